@@ -249,10 +249,10 @@ def test_a_rescale_while_elements_wait(tmp_path: Path, before: int, after: int) 
     users = [f"u{i}" for i in range(20)]
     with JobHarness(waiting, tmp_path, parallelism=before) as job:
         job.push("orders", *((user, 1) for user in users))
-        assert len(job.state("joined", "timers.ahead")) == 19, "nothing is known of names"
+        assert len(job.state("joined", "ahead.input1")) == 19, "nothing is known of names"
         job.push("names", *((user, f"of {user}", 3) for user in users))
-        assert len(job.state("joined", "timers.ahead")) == 0
-        assert len(job.state("joined", "timers.ahead2")) == 19, "they are ahead of the orders"
+        assert len(job.state("joined", "ahead.input1")) == 0
+        assert len(job.state("joined", "ahead.input2")) == 19, "they are ahead of the orders"
         savepoint = job.savepoint()
         job.close()
         job.start(parallelism=after, start_from=savepoint)

@@ -306,3 +306,22 @@ def test_the_example_and_the_page(tmp_path: Path) -> None:
 def test_the_page_names_every_point() -> None:
     page = (EXAMPLES.parent / "docs" / "testing.md").read_text()
     assert [point for point in POINTS if f"`{point}`" not in page] == []
+
+
+def test_a_source_that_a_new_program_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+    def program(uids: str) -> Any:
+        def build(env: Any) -> None:
+            first, *others = (source(env, uid, "n bigint") for uid in uids)
+            stream = first.union(*others) if others else first
+            stream.sink_to(FileSink("/nowhere", "json")).uid("out")
+
+        return build
+
+    with JobHarness(program("ab"), tmp_path) as job:
+        job.push("a", (1,))
+        job.push("b", (2,))
+        job.restart(program("a"), allow_non_restored_state=True)
+        job.push("a", (3,))
+        assert sorted(row.n for row in job.output("out")) == [1, 2, 3]
+        with pytest.raises(ConfigurationError, match="no source 'b'"):
+            job.push("b", (4,))

@@ -20,6 +20,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.checkpoint.manifest import END_OF_TIME
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
@@ -31,7 +32,6 @@ from turnback.job.directory import JobDirectory
 from turnback.job.history import JobEnded
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.metadata import END_OF_TIME
 from verification import verify_savepoint
 
 

@@ -306,3 +306,52 @@ def test_a_timer_by_the_clock_and_a_drain(jobs: Jobs) -> None:
     client.stop_with_savepoint(True, str(jobs.directory / "drained")).result()
     client.result(60)
     assert [row.k for row in sink.results] == ["a"], "the clock has no end"
+
+
+class EverySecond(KeyedProcessFunction):
+    """Has a timer once a second, from its first element on, and one at the end of time."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(value.at + 1000)
+        timers.register_event_time_timer(2**63 - 1)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        ctx.timer_service().register_event_time_timer(timestamp + 1000)
+        yield ctx.get_current_key(), timestamp
+
+
+def every_second(env: StreamExecutionEnvironment) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy).uid("time")
+    stamped.key_by("k").process(EverySecond(), SCHEMA).uid("p").sink_to(DiscardSink()).uid("out")
+
+
+def test_a_timer_that_registers_itself_again_ends_with_event_time(tmp_path: Path) -> None:
+    """Those fire that waited, and those that these have registered."""
+    with JobHarness(every_second, tmp_path) as job:
+        job.push("s", ("a", 0), ("b", 100), ("a", 3000), ("b", 3000))
+        assert [at for k, at in output(job) if k == "a"] == [1000, 2000]
+        job._running().client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
+        told = [tuple(row) for row in job.output("out")]
+        assert [at for k, at in told if k == "a"] == [1000, 2000, 3000, 4000, 5000, 2**63 - 1]
+        assert [at for k, at in told if k == "b"] == [1100, 2100, 3100, 4000, 4100, 5000, 2**63 - 1]
+
+
+@pytest.mark.parametrize("at", [-(2**63) + 5, 2**63 - 1, 1_700_000_000_000_000_000])
+def test_a_timestamp_that_can_be_none_is_refused_with_its_element(tmp_path: Path, at: int) -> None:
+    """One in nanoseconds, for example; sums with it would overflow, and change other results."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(10))
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy_ = strategy.with_timestamp_assigner("at")
+        stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy_).uid("time")
+        later = stamped.key_by("k").process(AtEventTime(), SCHEMA).uid("later")
+        later.sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("s", ("fine", 10))
+        with pytest.raises(
+            JobFailedError, match=rf"no timestamp: {at} in the column at of .*'odd'"
+        ):
+            job.push("s", ("fine", 20), ("odd", at))

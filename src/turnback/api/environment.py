@@ -338,6 +338,7 @@ class StreamExecutionEnvironment:
         job_name: str | None = None,
         *,
         bounded: bool | None = None,
+        end_event_time: bool = True,
         start_from: str | int | PathLike[str] | datetime | None = None,
         fresh: bool = False,
         allow_non_restored_state: Allowed = False,
@@ -357,6 +358,9 @@ class StreamExecutionEnvironment:
                 By default the name of the script: that of ``python clicks.py`` is "clicks".
             bounded: Process what is there now, take a last checkpoint, and end. By default a job
                 ends whose sources all end by nature: lists, and single files.
+            end_event_time: Whether event time runs to its end with the input: all timers and
+                windows fire. If the job is to go on from there with more input, pass False: what
+                is open then waits for the next run.
             start_from: Another snapshot than the job's latest: a retained checkpoint by number,
                 "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
@@ -381,6 +385,7 @@ class StreamExecutionEnvironment:
         spec = replace(
             job_spec(name, self.configuration),
             bounded=self._graph.ends() if bounded is None else bounded,
+            end_event_time=end_event_time,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,

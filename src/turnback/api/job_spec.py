@@ -33,6 +33,7 @@ class ExecuteOptions(TypedDict, total=False):
     """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
 
     bounded: bool | None
+    end_event_time: bool
     start_from: str | int | PathLike[str] | datetime | None
     fresh: bool
     allow_non_restored_state: Allowed

@@ -147,7 +147,8 @@ class CheckpointCoordinator:
             self.raise_failure()
             self._retention.retire(self._ledger.confirm(cut))
             self._condition.notify_all()
-        if self._settings.commits_every_epoch:
+        # What a drain brings out early becomes visible with the checkpoint that ends the job.
+        if self._settings.commits_every_epoch and not cut.drained_by:
             timeout_s = self._settings.timeout_ms / 1000
             try:
                 self._protocol.commit_epoch(cut.epoch, timeout_s, clean=not self._settings.enabled)

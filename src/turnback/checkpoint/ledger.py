@@ -92,6 +92,7 @@ class PendingCheckpoint:
             transactions=self.transactions,
             watermarks=dict(self.cut.watermarks),
             redriven=self.cut.redriven,
+            drained_by=self.cut.drained_by,
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:

@@ -27,6 +27,8 @@ from turnback.storage.envelope import seal, unseal
 
 FORMAT = 1
 KIND = "checkpoint"
+END_OF_TIME = (1 << 63) - 1
+"""The watermark of operators for which event time has come to its end."""
 
 
 class LogFile(msgspec.Struct, frozen=True):
@@ -132,6 +134,7 @@ class EpochCut:
         tasks: Number of tasks that acknowledged the epoch.
         watermarks: Of every operator that has event time, by uid.
         redriven: How far it is with dead letters that were fed back.
+        drained_by: The request that event time has come to its end for; empty if there is none.
     """
 
     epoch: int
@@ -144,6 +147,7 @@ class EpochCut:
     tasks: int = 0
     watermarks: Mapping[str, int] = field(default_factory=dict)
     redriven: Redriven = NOTHING_REDRIVEN
+    drained_by: str = ""
 
     @cached_property
     def paths(self) -> frozenset[str]:
@@ -170,6 +174,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
     transactions: dict[str, tuple[bytes, ...]]
     watermarks: dict[str, int]
     redriven: Redriven = Redriven()
+    drained_by: str = ""
+    """The request to drain the job that ends it with this checkpoint, whoever serves it."""
+
+    @property
+    def event_time_has_ended(self) -> bool:
+        """Whether timers and windows have fired that would have waited for more input."""
+        return bool(self.drained_by) or END_OF_TIME in self.watermarks.values()
 
     @property
     def name(self) -> str:

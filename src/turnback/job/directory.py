@@ -79,6 +79,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
         started: How its program was started, without the text of the script.
         abandoned: The job's own checkpoints whose promised output was rolled back because the
             attempt did not start from them.
+        goes_on: Whether it goes on from a checkpoint in which event time had ended.
     """
 
     attempt: int
@@ -88,6 +89,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     snapshot: str | None = None
     started: StartedProgram | None = None
     abandoned: tuple[int, ...] = ()
+    goes_on: bool = False
 
 
 def _script_path(digest: str) -> str:
@@ -187,6 +189,7 @@ class JobDirectory:
         snapshot: str | None = None,
         started: StartedProgram | None = None,
         abandoned: tuple[int, ...] = (),
+        goes_on: bool = False,
     ) -> None:
         """Record what an attempt starts from; the records of very old ones are dropped."""
         if started is not None and started.text is not None and started.digest is not None:
@@ -195,7 +198,16 @@ class JobDirectory:
                 self.storage.put_if_absent(path, started.text.encode())
             started = msgspec.structs.replace(started, text=None)
         now_ms = self._clock.now_ms()
-        info = AttemptInfo(attempt, now_ms, self._process, checkpoint, snapshot, started, abandoned)
+        info = AttemptInfo(
+            attempt,
+            now_ms,
+            self._process,
+            checkpoint,
+            snapshot,
+            started,
+            abandoned=abandoned,
+            goes_on=goes_on,
+        )
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
         for old in self.attempts()[:-_MAX_ATTEMPTS]:
             self.storage.delete(f"attempts/{old}.json")

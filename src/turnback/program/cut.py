@@ -34,7 +34,8 @@ from turnback.program.plan import (
     SourcePlan,
 )
 from turnback.program.pruning import types_read
-from turnback.program.source_partitions import WHOLE, partition_number, whole_source
+from turnback.program.source_partitions import partition_number, whole_source
+from turnback.program.timers import goes_by_time
 from turnback.types.typeinfo import TypeInfo
 
 
@@ -132,6 +133,9 @@ class Cut:
         }
         for id in self.orders:
             warnings += tuple(self._warnings_of_order(by_id[id]))
+        for level in levels:
+            for operator in filter(goes_by_time, level.operators):
+                warnings += tuple(self._warnings_of_no_time(by_id[operator.id]))
         maximum = self.max_parallelism
         return Plan(
             sources, tuple(levels), tuple(channels), native, maximum, warnings, of_strategies
@@ -329,14 +333,28 @@ class Cut:
                         "offset; and do not let Spark shuffle it"
                     )
 
+    def _warnings_of_no_time(self, node: Node) -> Iterator[str]:
+        """Tell if event time stands still for an operator although some of its streams have one."""
+        reads = self._inherited(node, range(len(node.inputs)))
+        if all(self.bounds[uid] is None for uid in reads):
+            return  # it goes by the clock, or the user wants it so
+        for uid in sorted(uid for uid in reads if self.bounds[uid] is None):
+            sources = [self.uids[n.id] for n in _before(node) if n.kind is NodeKind.SOURCE]
+            streams = repr(uid) if uid else ", ".join(map(repr, sorted(sources)))
+            yield (
+                f"operator {self.uids[node.id]!r} ({node.name}): event time stands still there, no "
+                f"timer and no window by event time ever fires, because {streams} has no "
+                "watermarks. Call assign_timestamps_and_watermarks on it with a strategy that has "
+                "some, and with_idleness if it can fall silent; or broadcast it"
+            )
+
     def _source_order(self, node: Node) -> SourceOrder:
         if node.kind is not NodeKind.SOURCE or not self.orders:
             return SourceOrder()
         of_strategies = [n for n in self.nodes if self.orders.get(n.id) is ElementOrder.SOURCES]
         placed = any(node in _before(strategy) for strategy in of_strategies)
-        several = sum(n.kind is NodeKind.SOURCE for n in self.nodes) > 1
-        name = whole_source(self.uids[node.id])
-        return SourceOrder(partition_number(name) if several else WHOLE, placed)
+        # Elements that wait keep it, so it must not depend on which other sources there are.
+        return SourceOrder(partition_number(whole_source(self.uids[node.id])), placed)
 
 
 def _chosen(node: Node) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xxhash
 
 WHOLE = 0
-"""The partition of what comes from the only source of a job, if that has none."""
+"""The partition of what is as good as one, wherever it comes from."""
 
 
 def spark_hash(text: str) -> int:

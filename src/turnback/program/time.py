@@ -16,6 +16,11 @@ MIN_TIME = -(2**63)
 """No timestamp, or a watermark before all others; PyFlink's `MIN_WATERMARK`."""
 MAX_TIME = 2**63 - 1
 """The watermark after which nothing comes; PyFlink's `MAX_WATERMARK`."""
+FURTHEST_TIME = (2**63 - 1) // 1000
+"""Timestamps lie between this and its opposite, as far as Spark's do: some 292,000 years.
+
+So there is room around them for bounds, windows and lateness, and no sum of them overflows.
+"""
 
 _COLUMN_TYPES = ("long", "int", "timestamp", "instant")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from turnback.program.descriptors import WaitingStateDescriptor
@@ -15,8 +16,11 @@ from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 
 EVENT_TIMERS = "timers.event"
 PROCESSING_TIMERS = "timers.processing"
-AHEAD = "timers.ahead"
-"""Elements that wait for a slower stream or partition; see `ahead_name`."""
+AHEAD = ("ahead.input1", "ahead.input2")
+"""Elements of each input that wait for a slower stream or partition."""
+_AHEAD_BY_RANK = re.compile(r"timers\.ahead([1-9][0-9]*)?")
+"""What these were called by older versions: one state for each rank, known by its position."""
+_STRATEGY = Types.STRING()
 
 
 class Rank(NamedTuple):
@@ -36,9 +40,19 @@ def ranks(operator: Operator) -> tuple[Rank, ...]:
     return tuple(Rank(number, uid) for number, each in enumerate(inputs) for uid in each.strategies)
 
 
-def ahead_name(rank: int) -> str:
-    """The name of the state in which elements of a rank wait: ``timers.ahead2`` and so on."""
-    return AHEAD if rank == 0 else f"{AHEAD}{rank + 1}"
+def ahead_rank(state: str) -> int | None:
+    """The number of the rank that a state of an older version has waiting elements of."""
+    match = _AHEAD_BY_RANK.fullmatch(state)
+    return int(match[1] or 1) - 1 if match else None
+
+
+def has_to_wait(operator: Operator, rank: int) -> bool:
+    """Whether elements of a rank may be ahead of others that belong before them."""
+    # Of elements with one watermark those of later ranks come last, so they can have to wait
+    # even for a stream of the same strategy.
+    several = rank > 0 or len(operator.strategies) > 1
+    partitioned = operator.inputs[ranks(operator)[rank].input].partitioned
+    return "" not in operator.strategies and (several or partitioned)
 
 
 def has_timers(function: Any) -> bool:
@@ -76,13 +90,10 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     else:
         return {}
     in_order = not isinstance(function, PaneFunction) or function.in_order
-    for number, rank in enumerate(ranks(operator) if in_order else ()):
-        # Of elements with one watermark those of later ranks come last, so they can have to wait
-        # even for a stream of the same strategy.
-        several = number > 0 or len(operator.strategies) > 1
-        if "" not in operator.strategies and (several or operator.inputs[rank.input].partitioned):
-            element = operator.inputs[rank.input].type
-            parts = Types.LONG(), element, Types.LIST(Types.LONG())
-            waiting = RowTypeInfo(("time", "element", "place"), parts)
-            states.append(WaitingStateDescriptor(ahead_name(number), ListTypeInfo(waiting)))
+    if in_order and any(operator.strategies):
+        # Also where nothing has to wait: with an earlier version of the program it may have.
+        for number in sorted({rank.input for rank in ranks(operator)}):
+            parts = Types.LONG(), operator.inputs[number].type, Types.LIST(Types.LONG()), _STRATEGY
+            waiting = RowTypeInfo(("time", "element", "place", "strategy"), parts)
+            states.append(WaitingStateDescriptor(AHEAD[number], ListTypeInfo(waiting)))
     return {state.name: state for state in states}

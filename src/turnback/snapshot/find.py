@@ -233,10 +233,12 @@ class ResumePoint:
     Attributes:
         manifest: One of its own checkpoints.
         snapshot: Where another snapshot is, such as a savepoint.
+        goes_on: Whether somebody wanted it to go on from there although event time had ended.
     """
 
     manifest: Manifest | None = None
     snapshot: str | None = None
+    goes_on: bool = False
 
 
 def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | None:
@@ -268,7 +270,7 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
         if started.snapshot is not None:
             return ResumePoint(snapshot=started.snapshot)
         if started.checkpoint is not None:
-            return ResumePoint(manifest=_manifest(log, started.checkpoint))
+            return ResumePoint(_manifest(log, started.checkpoint), goes_on=started.goes_on)
         return None
     return None
 

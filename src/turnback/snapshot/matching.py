@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,15 @@ from turnback.program.functions import Function, declared_states, user_function
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.operator_state import BroadcastStateDescriptor, CheckpointedFunction
 from turnback.program.plan import Operator, Plan
-from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS, timed_states
+from turnback.program.timers import (
+    AHEAD,
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Rank,
+    ahead_rank,
+    ranks,
+    timed_states,
+)
 from turnback.program.window_join import WindowJoinOperator
 from turnback.program.window_operator import (
     ALARMS,
@@ -57,6 +65,7 @@ class Program:
         others: All that are neither sources nor may have state.
         sinks: The sinks among those.
         streams: How many streams each source reads, as far as known.
+        ranks: Of operators that process elements in the order of time, what may have to wait.
     """
 
     states: Mapping[str, frozenset[str]]
@@ -65,6 +74,7 @@ class Program:
     others: frozenset[str] = frozenset()
     sinks: frozenset[str] = frozenset()
     streams: Mapping[str, int] = field(default_factory=dict)
+    ranks: Mapping[str, tuple[Rank, ...]] = field(default_factory=dict)
 
     def uids(self) -> frozenset[str]:
         return self.sources | self.others | frozenset(self.states)
@@ -75,6 +85,17 @@ class Program:
     def may_have(self, id: StateId) -> bool:
         """Whether it has a state, or may request it when it is opened."""
         return self.knows(id) or id[0] in self.open
+
+
+class WaitingElements(NamedTuple):
+    """A stored state with elements that wait for slower streams.
+
+    Attributes:
+        strategy: Uid, in the program, of the strategy they go by; None if each has its own with it.
+    """
+
+    state: SavedState
+    strategy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,10 @@ class Match:
             snapshot.
         unclaimed_sinks: Sinks of the snapshot whose promised output nothing can commit.
         dropped_sinks: Likewise, but it may be dropped.
+        waiting: Elements that wait in one state of the program, if they are stored in several, or
+            under strategies that are called otherwise now.
+        stranded: Stored states with elements that wait, which the program cannot process. They were
+            read from their sources already, so they must not be dropped together with others.
     """
 
     states: Mapping[StateId, SavedState]
@@ -113,6 +138,8 @@ class Match:
     sinks: Mapping[str, str]
     unclaimed_sinks: tuple[str, ...]
     dropped_sinks: tuple[str, ...]
+    waiting: Mapping[StateId, tuple[WaitingElements, ...]] = field(default_factory=dict)
+    stranded: tuple[SavedState, ...] = ()
 
 
 def match_program(
@@ -135,11 +162,17 @@ def match_program(
     droppable = _Droppable.read(snapshot, allow)
     states: dict[StateId, list[SavedState]] = defaultdict(list)
     left: list[SavedState] = []
+    waiting, stranded = _match_waiting(snapshot, program, renamed, droppable)
+    for id, elements in waiting.items():
+        states[id] = [elements[0].state]
+    matched = [*stranded, *(each.state for some in waiting.values() for each in some)]
     targets = {state.id: renamed.state(state.id) for state in snapshot.states}
     anew = {new for old, new in targets.items() if new in redefined and droppable.covers(old)}
     anew |= {(uid, each) for uid, name in anew if name == WINDOWS for each in OF_WINDOWS}
     for state in snapshot.states:
         target = targets[state.id]
+        if state in matched:
+            continue
         if program.may_have(target) and target not in anew:
             states[target].append(_without_idle_definition(state))
         else:
@@ -179,6 +212,8 @@ def match_program(
         sinks={uid: now for uid, now in sinks.items() if uid not in unmatched},
         unclaimed_sinks=tuple(uid for uid in unmatched if not droppable.covers(uid)),
         dropped_sinks=tuple(uid for uid in unmatched if droppable.covers(uid)),
+        waiting=waiting,
+        stranded=tuple(stranded),
     )
 
 
@@ -189,6 +224,39 @@ def _without_idle_definition(state: SavedState) -> SavedState:
     return msgspec.structs.replace(
         state, schema=msgspec.structs.replace(state.schema, definition=None)
     )
+
+
+def _match_waiting(
+    snapshot: Snapshot, program: Program, renamed: _Renamed, droppable: _Droppable
+) -> tuple[dict[StateId, tuple[WaitingElements, ...]], list[SavedState]]:
+    """What has to be converted of elements that wait, and what nothing can process.
+
+    They belong to an input and a strategy. Older versions knew them by their position among these,
+    which says nothing any more once there are others.
+    """
+    found: dict[StateId, tuple[WaitingElements, ...]] = {}
+    stranded: list[SavedState] = []
+    old = [state for state in snapshot.states if ahead_rank(state.schema.name) is not None]
+    for state in snapshot.states:
+        uid, rank = renamed.uid(state.schema.uid), ahead_rank(state.schema.name)
+        if rank is None and state.schema.name not in AHEAD:
+            continue
+        if uid not in program.states or state.id in droppable.names:
+            continue  # what goes with its operator, or by its name, goes knowingly
+        if rank is None:
+            if not program.knows((uid, state.schema.name)):
+                stranded.append(state)
+            elif any(renamed.uid(op.uid) != op.uid for op in snapshot.operators):
+                found[uid, state.schema.name] = (WaitingElements(state),)
+            continue
+        numbers = [ahead_rank(each.schema.name) or 0 for each in old if each.id[0] == state.id[0]]
+        known = renamed.ranks(program.ranks.get(uid, ()), snapshot)
+        if len(known) != max(numbers) + 1:
+            stranded.append(state)
+            continue
+        target = (uid, AHEAD[known[rank].input])
+        found[target] = (*found.get(target, ()), WaitingElements(state, known[rank].strategy))
+    return found, stranded
 
 
 def known_names(snapshot: Snapshot, names: Iterable[Name]) -> list[Name]:
@@ -229,6 +297,15 @@ class _Renamed:
 
     def uid(self, uid: str) -> str:
         return self.operators.get(uid, uid)
+
+    def ranks(self, now: Iterable[Rank], snapshot: Snapshot) -> list[Rank]:
+        """The ranks of an operator in the order that they had in a snapshot of an older version.
+
+        None of those whose strategies it did not have.
+        """
+        before = {self.uid(op.uid): op.uid for op in snapshot.operators}
+        known = [rank for rank in now if rank.strategy in before]
+        return sorted(known, key=lambda rank: (rank.input, before[rank.strategy]))
 
     def state(self, id: StateId) -> StateId:
         return self.states.get(id) or (self.uid(id[0]), id[1])
@@ -327,6 +404,7 @@ def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
         others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
         sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
         streams=dict(streams or {}),
+        ranks={op.uid: ranks(op) for op in stateful if AHEAD[0] in states[op.uid]},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
+from turnback.checkpoint.manifest import END_OF_TIME, LogFile, OperatorInfo, SourcePosition
 from turnback.checkpoint.redriven import Redriven
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
@@ -32,9 +32,6 @@ KIND = "turnback-savepoint"
 METADATA = "_metadata.json"
 STATE, SOURCES, FILES = "state", "sources", "files"
 """The directories of a savepoint: typed state, logs of sources, copied state files."""
-
-END_OF_TIME = (1 << 63) - 1
-"""The watermark after which nothing comes."""
 
 _HEAD = '{{\n  "kind": "{}",\n  "format": {},\n  "checksum": "{}",\n  "savepoint": '
 _HEADER = re.compile(

@@ -45,6 +45,7 @@ def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
     """Refuse a start that would lose state, a position or promised output unasked."""
     problems = [
         *_unclaimed_problem(snapshot, match),
+        *(_stranded_problem(snapshot, s) for s in match.stranded if _has_rows(snapshot, s)),
         *(_changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
         *(_unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
     ]
@@ -93,6 +94,26 @@ def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
         f"renames={{{names[0]}: ...}}; or drop it knowingly, with allow_non_restored_state=True "
         f"whatever it is, or with allow_non_restored_state=[{', '.join(names)}] only this"
     )
+
+
+def _stranded_problem(snapshot: Snapshot, state: SavedState) -> str:
+    """Why elements that wait cannot be processed, and what to do."""
+    return (
+        f"{snapshot.name} of job {snapshot.job!r} has elements in the state {state.schema.name!r} "
+        f"of {snapshot.describe(state.schema.uid)} that wait for a slower stream, and the program "
+        f"cannot tell where they belong, or does not process them. They were read from their "
+        f"source already. Start the program with the streams that the operator had, let it take a "
+        f"checkpoint with this version of Turnback, and then change it; or end it with turnback "
+        f"stop --drain; or drop them knowingly, with "
+        f"allow_non_restored_state=[{written_name(state.id)}]"
+    )
+
+
+def _has_rows(snapshot: Snapshot, state: SavedState) -> bool:
+    """Whether a state has any rows; those of a checkpoint have to be read for that."""
+    if state.rows is not None:
+        return state.rows > 0
+    return any(len(rows) for rows in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1))
 
 
 def _drop_names(snapshot: Snapshot, match: Match) -> list[str]:
@@ -217,6 +238,7 @@ def check(
         *_states(plan, match),
         *_unknown(plan, match),
         *_unclaimed(program, snapshot, match),
+        *_stranded(snapshot, match),
         *_sources(plan, snapshot, match),
         *_sinks(snapshot, match),
         *_key_groups(plan, snapshot),
@@ -299,6 +321,16 @@ def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[C
             reason += f" ({_size(stored)})"
         blocking = stored in match.unclaimed
         yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
+
+
+def _stranded(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+    for stored in match.stranded:
+        if stored.rows != 0:
+            # How many wait in a checkpoint is known only when it is read.
+            blocking = stored.rows is not None
+            verdict = Verdict.UNCLAIMED if blocking else Verdict.UNKNOWN
+            reason = _stranded_problem(snapshot, stored)
+            yield CheckRow(Subject.STATE, *stored.id, verdict, reason, blocking)
 
 
 def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:

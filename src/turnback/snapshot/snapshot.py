@@ -117,7 +117,9 @@ class Snapshot:
     @property
     def drained(self) -> bool:
         """Whether event time has come to its end in it."""
-        return isinstance(self.document, SavepointMetadata) and self.document.drained
+        if isinstance(self.document, Manifest):
+            return self.document.event_time_has_ended
+        return self.document.drained
 
     @property
     def streams(self) -> dict[str, int]:

@@ -44,6 +44,8 @@ class Attempt:
         plan, storage, attempt = job.plan, job.directory.storage, context.fence.attempt
         snapshot = self._snapshot = context.restore_point
         self._sinks = context.sinks
+        self._is_over = context.is_over
+        self._ends_event_time = job.spec.end_event_time
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
@@ -134,13 +136,17 @@ class Attempt:
 
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""
+        if self._is_over:
+            with self._turn():
+                return  # once nobody needs it any more, as a savepoint may
         try:
             self._redrive()
             self._query.start(self._on_input)
             while not self._wake.is_set() and not self._wait():
                 self._run_if_due()
                 self._redrive()
-            if not self._wake.is_set() and self._epochs.time.has_end:
+            ends = self._ends_event_time and self._epochs.time.has_end
+            if ends and not self._wake.is_set():
                 self._run_without_input(ended=True)
         except Exception as e:  # noqa: BLE001 - raised, unless something else failed before
             raise (self._failure or e) from None
@@ -150,11 +156,14 @@ class Attempt:
         if self._failure is not None:
             raise self._failure
 
-    def drain(self) -> None:
-        """Let event time run to its end, while the attempt is paused."""
+    def drain(self, request: str) -> None:
+        """Let event time run to its end, while the attempt is paused.
+
+        The checkpoint that comes next says for which request: with it the job ends.
+        """
         if self._epochs.time.has_end:
             with self._failing():
-                self._epochs.run(self._query.empty_input(), ended=True)
+                self._epochs.run(self._query.empty_input(), ended=True, drained_by=request)
 
     def _wait(self) -> bool:
         """Wait for the end of the input, for a moment; returns whether it has ended."""

@@ -69,6 +69,8 @@ class AttemptContext:
     history: History
     redriven: Redriven
     """How far it is with dead letters that are fed back."""
+    is_over: bool = False
+    """Whether the job has come to its end with what it starts from: there is nothing to run."""
 
 
 class Tenure:

@@ -186,16 +186,24 @@ class Epochs:
                 operators,
                 watermarks=snapshot.watermarks,
                 redriven=self.redriven,
+                drained_by=snapshot.drained_by,
             )
         self._epoch = self.initial.epoch
         self.sources = self.initial.sources
         """Where the sources are after the newest confirmed epoch."""
         self.time = EventTime(plan, job.clock, snapshot.watermarks if snapshot else None)
 
-    def run(self, input: EpochInput, *, ended: bool = False, feed: Feed | None = None) -> None:
+    def run(
+        self,
+        input: EpochInput,
+        *,
+        ended: bool = False,
+        drained_by: str = "",
+        feed: Feed | None = None,
+    ) -> None:
         """Run one epoch and hand it to the coordinator.
 
-        Event time may end with it, and dead letters be fed back in it.
+        Event time may end with it, for a request or not, and dead letters be fed back in it.
         """
         started = time.perf_counter()
         epoch = self._epoch + 1
@@ -228,6 +236,7 @@ class Epochs:
             tasks=len(acks.acks),
             watermarks=self.time.watermarks(),
             redriven=self.redriven,
+            drained_by=drained_by,
         )
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)

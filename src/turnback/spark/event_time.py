@@ -51,6 +51,13 @@ class EventTime:
         """Of partitions, by their numbers."""
         for uid in self._strategies:
             self._restore(uid, restored or {})
+        self._reached = {
+            uid: watermark
+            for uid, watermark in (restored or {}).items()
+            if uid in self._operators.keys() - self._strategies.keys()
+            and MIN_TIME < watermark < MAX_TIME
+        }
+        """The watermark that each operator has reached, from which it does not go back."""
         for uid, sources in self._sources.items():
             if not self._partitioned.intersection(sources):
                 self._wait_for(uid, map(whole_source, sources))
@@ -98,6 +105,7 @@ class EventTime:
             files=files,
             partitions={uid: dict(known) for uid, known in self._partitions.items()},
             idle_partitions=self._idle_partitions(),
+            reached=dict(self._reached),
         )
         return self._epoch
 
@@ -105,6 +113,8 @@ class EventTime:
         """Take into account what an epoch has seen."""
         segments = tuple(segments)
         self._greatest, self._partitions = advance(self._epoch, segments)
+        if not self._ended:
+            self._reached = {uid: self._at_operator(uid) for uid in self._operators}
         now = self._clock.monotonic()
         self._active_s.update({segment.strategy: now for segment in segments})
         self._partitions_active_s.update({(s.strategy, s.partition): now for s in segments})
@@ -113,7 +123,7 @@ class EventTime:
 
     def watermarks(self) -> dict[str, int]:
         """The watermark of every operator that has one, and of the partitions of its source."""
-        marks = {uid: self._combined(uids) for uid, uids in self._operators.items()}
+        marks = {uid: self._at_operator(uid) for uid in self._operators}
         marks |= {uid: self._combined([uid]) for uid in self._strategies}
         for uid, known in ({} if self._ended else self._partitions).items():
             bound = self._strategies[uid].bound_ms
@@ -149,6 +159,9 @@ class EventTime:
             if not set(idle).issubset(left_out.get(uid, ())):
                 waits.append(0.0)
         return max(min(waits), 0.0)
+
+    def _at_operator(self, uid: str) -> int:
+        return max(self._reached.get(uid, MIN_TIME), self._combined(self._operators[uid]))
 
     def _combined(self, uids: Iterable[str]) -> int:
         if self._ended:

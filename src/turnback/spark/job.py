@@ -53,6 +53,8 @@ class JobSpec:
     inline: bool = False
     """Whether state lives in the driver's memory (jobmanager storage)."""
     bounded: bool = False
+    end_event_time: bool = True
+    """Whether event time runs to its end when the input ends."""
     epoch_interval_ms: int = 0
     start_from: str | int | None = None
     fresh: bool = False

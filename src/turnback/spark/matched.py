@@ -29,6 +29,15 @@ class Matched:
     """Whether another program has taken it."""
     sinks: Mapping[str, str] = field(default_factory=dict)
     """By each sink of the snapshot with promised output, the sink of the program to commit it."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Those of the snapshot, under the uids of the program."""
+    is_over: bool = False
+    """Whether the job has come to its end with it: nothing is left but to commit its output."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job goes on from it although event time has ended in it."""
+        return self.snapshot.drained and not self.is_over
 
     def promised(self, uid: str) -> tuple[bytes, ...]:
         """The promised output that a sink of the program has to commit."""

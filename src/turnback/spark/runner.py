@@ -211,7 +211,8 @@ class JobRunner:
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
-            context = AttemptContext(fence, log, manifest, sinks, history, redriven)
+            is_over = matched is not None and matched.is_over
+            context = AttemptContext(fence, log, manifest, sinks, history, redriven, is_over)
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
@@ -251,6 +252,7 @@ class JobRunner:
             snapshot=snapshot.origin.uri if snapshot and not own else None,
             abandoned=abandoned_output(log, self._info.job_id, own),
             started=self.spec.started,
+            goes_on=matched is not None and matched.goes_on,
         )
 
     def _begin(self, attempt: int, matched: Matched | None) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TypeVar
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Manifest, encode
+from turnback.checkpoint.manifest import END_OF_TIME, Manifest, encode
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
@@ -24,7 +24,6 @@ from turnback.job.request import Progress, Request, RequestKind, RequestOrigin
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import (
-    END_OF_TIME,
     SOURCES,
     Origin,
     SavedState,

@@ -82,6 +82,8 @@ class RequestService:
         self._shutdown = Shutdown(directory, self._requests, self._tenure, job.cancel)
         self._savepoints = JobSavepoints(context, self._requests)
         self._own: set[str] = set()
+        self._drained: Manifest | None = None
+        """The checkpoint with which the job ends because it was drained, whatever else happens."""
         self._answers = 0
         self._before: JobState | None = None
         self._resumed = context.spec.resumed  # what was asked of the driver that died still holds
@@ -114,7 +116,7 @@ class RequestService:
             self._tenure.attempt = attempt
             try:
                 if first and not self._resumed:
-                    own = frozenset(self._own)
+                    own = frozenset((*self._own, self._shutdown.drained_by()))
                     self._requests.answer_leftovers(self._catalog, self._before, own)
                 if first:
                     self._requests.prune(_KEPT_REQUESTS)
@@ -283,10 +285,18 @@ class RequestService:
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
             else:
                 why = describe_error(e)
+                drained = self._drained
+                if drained is not None:
+                    why = (
+                        f"{why}. The job has ended all the same, because it was drained: "
+                        f"{drained.name} has what the savepoint would have"
+                    )
                 _LOG.warning("job %r: %s request failed: %s", self._name, kind, why)
                 # Unless that is durable, the job still ends where it was decided.
                 answered = self._answer(request, RequestOutcome.failed(why))
-                if answered or self._shutdown.request is None:
+                if drained is not None:
+                    self._shutdown.finish(request)
+                elif answered or self._shutdown.request is None:
                     self._shutdown.resume()
         self._wake.set()  # the next one may be waiting
 
@@ -304,40 +314,60 @@ class RequestService:
         with ExitStack() as stack:
             manifest = self._shutdown.decided_checkpoint(request)
             if manifest is None:
-                if request.drain:  # windows that have fired early cannot be taken back
+                if request.drain:  # better to know before than after it
                     self._savepoints.check(request)
-                manifest = stack.enter_context(self._decide(request)).manifest
+                manifest = self._decide(request, stack)
+            if manifest.drained_by == request.id:
+                self._drained = manifest
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
-        if self._requests.result(request.id) is not None:
+        if self._drained is None and self._requests.result(request.id) is not None:
             self._shutdown.resume()  # a driver before this one had failed it already
         else:
             self._shutdown.finish(request)
 
-    def _decide(self, request: Request) -> PinnedCheckpoint:
-        """Pause the stream, and decide that the job ends with the checkpoint of its last epoch."""
+    def _decide(self, request: Request, stack: ExitStack) -> Manifest:
+        """Pause the stream, and decide that the job ends with the checkpoint of its last epoch.
+
+        The stack keeps the checkpoint's files. An attempt that was drained either lives to write a
+        checkpoint that says so, or leaves no trace: it is over then, and the next one goes on as
+        if nothing had happened.
+        """
+        drained: Attempt | None = None
+        failure: Exception | None = None
         while True:
-            attempt = self._attempt()
+            try:
+                attempt = self._attempt(drained)
+            except CheckpointError as ended:
+                raise failure or ended from None
+            manifest = self._shutdown.decided_checkpoint(request)
+            if manifest is not None:
+                return manifest  # the attempt before this one has lived to write it
+            if failure is not None:
+                raise failure
             self._shutdown.pause(attempt)
             try:
                 if request.drain:
-                    attempt.drain()
-                pinned = self._checkpoint(attempt)
-                try:
-                    self._shutdown.decide(request, attempt, pinned.manifest)
-                except BaseException:
-                    pinned.release()
-                    raise
+                    drained = attempt
+                    attempt.drain(request.id)
+                pinned = stack.enter_context(self._checkpoint(attempt))
+                self._shutdown.decide(request, attempt, pinned.manifest)
             except AttemptOverError:
                 self._shutdown.resume()
+            except Exception as error:
+                if drained is None or isinstance(error, FencedError):
+                    raise
+                failure = error
+                attempt.fail(error)
+                self._shutdown.resume()
             else:
-                return pinned
+                return pinned.manifest
 
-    def _attempt(self) -> Attempt:
-        """The attempt that runs; waits while the job restarts."""
+    def _attempt(self, before: Attempt | None = None) -> Attempt:
+        """The attempt that runs, another one than `before`; waits while the job restarts."""
         while not self._ended.is_set():
             attempt = self._job.attempt
-            if attempt is not None and _can_checkpoint(attempt):
+            if attempt is not None and attempt is not before and _can_checkpoint(attempt):
                 return attempt
             self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")

@@ -28,7 +28,8 @@ class Shutdown:
 
     A stop, or a cancel with savepoint, pauses the stream, takes a checkpoint, and writes down that
     the job ends with it. From then on, until the request has a result, every attempt begins
-    paused, in this driver and in those after it. Thread-safe.
+    paused, in this driver and in those after it. The checkpoint of a drained job is that decision
+    itself, and holds even if the savepoint fails. Thread-safe.
     """
 
     def __init__(
@@ -100,6 +101,11 @@ class Shutdown:
         # In this order: whoever takes over after this check finds the decision.
         self._tenure.check()
 
+    def drained_by(self) -> str:
+        """The request that has drained the job, to be served whoever starts it; empty for none."""
+        newest = self._log.latest()
+        return "" if newest is None else newest.drained_by
+
     def decided_checkpoint(self, request: Request) -> Manifest | None:
         """Return the checkpoint with which a request ends the job, if that is decided."""
         with self._lock:
@@ -146,6 +152,14 @@ class Shutdown:
             self._decision = None
             if newest is not None:
                 point = self._requests.stop_point(request.id, newest.number, newest.epoch)
+                if newest.drained_by == request.id:
+                    # What a drain has brought out cannot be taken back, so it is decided with that.
+                    point = StopPoint(
+                        id=request.id,
+                        checkpoint=newest.number,
+                        epoch=newest.epoch,
+                        attempt=newest.attempt,
+                    )
                 self._decision = point
             self.is_due = self._decision is not None and not request.takes_savepoint
         return self.is_due or self._decision is not None

@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
+from turnback.checkpoint.manifest import END_OF_TIME, Fence, Manifest, SourcePosition
 from turnback.core.errors import (
     FINAL,
     ConfigurationError,
@@ -18,6 +18,8 @@ from turnback.core.errors import (
     SinkError,
     SourceError,
 )
+from turnback.job.status import JobState
+from turnback.program.source_partitions import whole_source
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
     Match,
@@ -45,6 +47,7 @@ from turnback.worker.intake import (
     ProbeTask,
     RedistributeTask,
     RequestedState,
+    WaitingRows,
     requested_state,
 )
 from turnback.worker.program import LevelProgram, level_programs
@@ -85,6 +88,8 @@ class Starter:
                 log = CheckpointLog(self._directory.storage)
                 self._checked = self.find(log, job_id, first=True)
             found = self._checked
+            if found is not None and found.is_over:
+                self._refuse_ended(found)
             snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
             check_sources(self._plan, self._spec.name, snapshot, claims)
             take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
@@ -98,6 +103,20 @@ class Starter:
             # The restart strategy decides, once there is a job.
             _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
 
+    def _refuse_ended(self, found: Matched) -> None:
+        """Refuse to go on with a job that is complete, unless that is what the user says."""
+        status = self._directory.status()
+        if self._spec.resumed or status is None or status.state is not JobState.FINISHED:
+            return  # it has yet to be ended
+        name = found.snapshot.name
+        raise ConfigurationError(
+            f"job {self._spec.name!r}: event time has come to its end in {name}, so windows that "
+            "more input belongs to are out already, and would come out again in parts. Where a "
+            "bounded run is to go on later, run it with end_event_time=False. To go on from here "
+            f"all the same, pass start_from={name!r} (turnback run -s {self._spec.name}@{name}); "
+            "to start anew, fresh=True (--fresh)"
+        )
+
     def find(
         self, log: CheckpointLog, job_id: str, own_attempts: Collection[int] = (), *, first: bool
     ) -> Matched | None:
@@ -106,27 +125,25 @@ class Starter:
         The first attempt starts from what the user chose. `own_attempts` are those of this driver,
         which has this program.
         """
-        snapshot = self._snapshot(log, first=first)
-        if snapshot is None:
-            return None
-        if self._checked is not None and self._checked.snapshot == snapshot:
-            return self._checked
-        # A restart is a start like any other, unless this very program has taken the checkpoint.
-        known = snapshot.manifest is not None and snapshot.manifest.attempt in own_attempts
-        return self.match(snapshot, job_id, known=known)
-
-    def _snapshot(self, log: CheckpointLog, *, first: bool) -> Snapshot | None:
-        """What the user chose to start from, the first time; then the newest there is."""
         if self._spec.start_from is not None and first:
-            return locate(self._spec.start_from, self._storage)
+            return self._match_once(locate(self._spec.start_from, self._storage), job_id)
         point = resume_point(log, self._directory)
         if point is None:
             return None
-        if point.manifest is not None:
-            promised = log.uncommitted(point.manifest)
-            return Snapshot(point.manifest, self._storage, promised)
-        assert point.snapshot is not None
-        return locate(point.snapshot, self._storage)
+        if point.manifest is None:
+            assert point.snapshot is not None
+            return self._match_once(locate(point.snapshot, self._storage), job_id)
+        snapshot = Snapshot(point.manifest, self._storage, log.uncommitted(point.manifest))
+        # A restart is a start like any other, unless this very program has taken the checkpoint.
+        known = point.manifest.attempt in own_attempts
+        matched = self._match_once(snapshot, job_id, known=known)
+        return replace(matched, is_over=snapshot.drained and not point.goes_on)
+
+    def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> Matched:
+        """Match a snapshot, unless that was done when the start was checked."""
+        if self._checked is not None and self._checked.snapshot == snapshot:
+            return self._checked
+        return self.match(snapshot, job_id, known=known)
 
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
@@ -142,7 +159,8 @@ class Starter:
         if own is not None:
             require_kept_output(self._directory, snapshot)
         if known and own is not None:
-            return Matched(snapshot, own, sinks={uid: uid for uid in snapshot.promised})
+            sinks = {uid: uid for uid in snapshot.promised}
+            return Matched(snapshot, own, sinks=sinks, watermarks=own.watermarks)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
@@ -158,14 +176,22 @@ class Starter:
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
             sinks=claims.sinks,
+            watermarks=_watermarks(snapshot, claims),
         )
 
     def manifest(self, matched: Matched, fence: Fence) -> Manifest:
         """What the attempt starts from, all its state in the job's own directory."""
         if matched.claims is not None:
-            return self._take_in(matched.snapshot, matched.claims, fence, matched.own)
-        assert matched.own is not None
-        return self._redistribute(matched.own, matched.snapshot, fence)
+            manifest = self._take_in(matched.snapshot, matched.claims, fence, matched.own)
+        else:
+            assert matched.own is not None
+            manifest = self._redistribute(matched.own, matched.snapshot, fence)
+        watermarks, drained_by = dict(matched.watermarks), ""
+        if matched.is_over and matched.own is not None:
+            drained_by = matched.own.drained_by
+        else:  # where event time has ended, it begins anew
+            watermarks = {uid: at for uid, at in watermarks.items() if at != END_OF_TIME}
+        return msgspec.structs.replace(manifest, watermarks=watermarks, drained_by=drained_by)
 
     def _check_job(self, snapshot: Snapshot) -> None:
         chosen = self._spec.start_from is not None  # else an earlier start was allowed to
@@ -288,6 +314,11 @@ class Starter:
         stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
         parallelism = {op.uid: op.parallelism for op in snapshot.operators}
         before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
+        waiting = {
+            id: tuple(WaitingRows(snapshot.rows(each.state), each.strategy) for each in some)
+            for id, some in claims.waiting.items()
+        }
+        strategies = {was: now for now, was in claims.operators.items()}
         now_ms = self._clock.now_ms()
         tasks = {
             intake_task(program.level.index, partition): IntakeTask(
@@ -301,6 +332,8 @@ class Starter:
                 before,
                 now_ms,
                 _entries(program, partition, stored),
+                waiting,
+                strategies,
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.stateful
@@ -327,7 +360,7 @@ class Starter:
             schemas=tuple(schemas.values()),
             operators=(),
             transactions={},  # what it has promised is committed before it is taken in
-            watermarks=dict(snapshot.document.watermarks),
+            watermarks={},
         )
 
     def _positions(
@@ -380,8 +413,29 @@ def _fits_as_it_is(own: Manifest, claims: Match) -> bool:
     renamed = any(id != stored.id for id, stored in claims.states.items())
     moved = any(now != before for now, before in claims.sources.items())
     written = {uid for file in own.state for uid in file.operators}
-    dropped = claims.dropped or written - {schema.uid for schema in own.schemas}
-    return not (renamed or moved or dropped or claims.rewound_sources)
+    dropped = claims.dropped or claims.stranded or written - {s.uid for s in own.schemas}
+    return not (renamed or moved or dropped or claims.rewound_sources or claims.waiting)
+
+
+def _watermarks(snapshot: Snapshot, claims: Match) -> dict[str, int]:
+    """The watermarks of a snapshot under the names that operators and sources have now.
+
+    Those of a strategy's partitions are under ``STRATEGY#PARTITION``. What an operator without a
+    counterpart has reached belongs to nobody any more.
+    """
+    now = {was: now for now, was in claims.operators.items()}
+    partitions = {whole_source(was): whole_source(now) for was, now in now.items()}
+    uids = sorted(snapshot.uids(), key=len, reverse=True)
+    renamed = {}
+    for name, watermark in snapshot.document.watermarks.items():
+        owner = next((uid for uid in uids if name == uid or name.startswith(f"{uid}#")), name)
+        partition = name.removeprefix(owner).removeprefix("#")
+        if owner not in uids:
+            renamed[name] = watermark
+        elif owner in now:
+            new = partitions.get(partition, partition)
+            renamed[f"{now[owner]}#{new}" if partition else now[owner]] = watermark
+    return renamed
 
 
 def _log_changes(

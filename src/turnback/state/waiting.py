@@ -71,6 +71,10 @@ class WaitingState(KeyedState):
         held = self.get(time) or []
         self.put(time, held if element in held else [*held, element])
 
+    def put_aside(self, time: int, value: Any) -> None:
+        """Set the value of the current key at a time, not to be taken before the next `open`."""
+        self._change((self._context.key, time), value)
+
     def remove(self, time: int) -> None:
         """Remove what the current key has at a time; nothing happens if that is nothing."""
         self._change((self._context.key, time), None)
@@ -113,6 +117,17 @@ class WaitingState(KeyedState):
                 self._known[key, time] = None
                 return time, key, value
         return None
+
+    def last_due(self, before: int) -> dict[Any, int]:
+        """Of every key with something to `take` before a time, the last time it has that."""
+        last: dict[Any, int] = {}
+        current = self._context.key
+        for time, encoded in sorted(self.due):
+            key = self._context.key = self._context.key_of(encoded)
+            if time < before and self.get(time) is not None:
+                last[key] = time
+        self._context.key = current
+        return last
 
     def stored_until(self, limit: int) -> list[Entry]:
         """What the store has up to a time, the earliest first; changes of this epoch aside."""

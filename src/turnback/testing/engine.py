@@ -58,12 +58,14 @@ class LocalEngine:
     Attributes:
         pushes: The sources that elements are pushed to.
         is_killed: Whether its driver was killed, see `LocalDriver`.
+        sources: Uids of the sources that its program reads, once it runs.
         read_upto: The offset of each source after the newest epoch that all tasks have confirmed.
     """
 
     def __init__(self, pushes: Pushes | None = None) -> None:
         self.pushes = pushes
         self.is_killed = False
+        self.sources: frozenset[str] = frozenset()
         self.read_upto: Mapping[str, str | None] = {}
         self._failures: dict[str, Exception] = {}
 
@@ -90,6 +92,7 @@ class LocalEngine:
         return [_run_task(task) for task in tasks]
 
     def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> LocalQuery:
+        self.sources = frozenset(source.uid for source in plan.sources)
         return LocalQuery(self, plan, spec, Positions(storage, attempt))
 
     def lost(self) -> str | None:

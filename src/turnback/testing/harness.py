@@ -178,14 +178,17 @@ class JobHarness:
             JobFailedError: The job has failed for good.
             DriverCrash: The driver was killed, as `crash_at` requested.
         """
-        driver = self._running()
-        if uid not in self._pushes.sources:
-            raise unknown("source", uid, self._pushes.sources)
+        engine = self._running().engine
+        # An earlier version of the program may have had sources that nobody reads any more.
+        sources = {
+            uid: self._pushes.sources[uid] for uid in self._pushes.sources.keys() & engine.sources
+        }
+        if uid not in sources:
+            raise unknown("source", uid, sources)
         if elements:
-            self._pushes.sources[uid].push(elements, partition)
+            sources[uid].push(elements, partition)
             self._pushes.arrived.set()
-        pushed = {uid: len(source.batches) for uid, source in self._pushes.sources.items()}
-        engine = driver.engine
+        pushed = {uid: len(source.batches) for uid, source in sources.items()}
         self._until(lambda: all(engine.pushes_read(uid) >= n for uid, n in pushed.items()))
         if checkpoint:
             self.checkpoint()

@@ -131,7 +131,7 @@ class BroadcastRunner(FunctionRunner):
         joined = self.output([row for part in parts for row in part.rows])
         assert joined is not None
         if any(part.stamps is not None for part in parts):
-            mark = self._time.watermark_before(self.operator.strategies)
+            mark = self._time.watermark_before(self.operator.strategies, self.operator.uid)
             joined.stamps = Stamps.join(
                 [_unknown(len(p), mark) if p.stamps is None else p.stamps for p in parts]
             )
@@ -173,7 +173,7 @@ class BroadcastContext:
         return self._clock.epoch.now_ms
 
     def current_watermark(self) -> int:
-        return self._clock.watermark_before(self._operator.strategies)
+        return self._clock.watermark_before(self._operator.strategies, self._operator.uid)
 
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
         return named_state(self.states, state_descriptor)

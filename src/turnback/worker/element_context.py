@@ -56,7 +56,7 @@ class NoTimers:
         return self._time.epoch.now_ms
 
     def current_watermark(self) -> int:
-        return self._time.watermark_before(self._operator.strategies)
+        return self._time.watermark_before(self._operator.strategies, self._operator.uid)
 
     def register_event_time_timer(self, timestamp: int) -> None:
         op = self._operator

@@ -22,6 +22,7 @@ from turnback.snapshot.evolution import (
     Incompatible,
     Migration,
     descriptor_ttl,
+    evolve,
     evolve_state,
     is_redefined,
     ttl_change,
@@ -104,6 +105,38 @@ class ProbeTask:
 
 
 @dataclass(frozen=True)
+class WaitingRows:
+    """Elements that wait for slower streams, all by one strategy or each by its own."""
+
+    stored: StoredRows
+    strategy: str | None
+
+
+def _named_elements(
+    parts: Iterable[WaitingRows],
+    descriptor: StateDescriptor,
+    groups: tuple[int, int],
+    renamed: Mapping[str, str],
+) -> pa.Table:
+    """Waiting elements with the strategies that they go by, those of a key and a time together."""
+    found: dict[tuple[int, bytes, bytes], list[Any]] = {}
+    for part in parts:
+        type_ = type_from_descriptor(part.stored.schema.value)
+        decode, outcome = Serializer(type_).decode, evolve(type_, descriptor.type)
+        assert not isinstance(outcome, Incompatible), "it is checked before"
+        convert = outcome.convert if isinstance(outcome, Migration) else None
+        for table in part.stored.rows(*groups):
+            for group, key, sub, value in zip(*table.to_pydict().values(), strict=True):
+                elements = decode(value) if convert is None else convert(decode(value))
+                for time, element, place, strategy in elements:
+                    uid = part.strategy or renamed.get(strategy, strategy)
+                    found.setdefault((group, key, sub), []).append((time, element, place, uid))
+    encode = Serializer(descriptor.type).encode
+    places = [[place[i] for place in found] for i in range(3)]
+    return pa.table([*places, [encode(value) for value in found.values()]], schema=ROWS)
+
+
+@dataclass(frozen=True)
 class IntakeTask:
     """Writes the state of one partition of a level as state files of the job.
 
@@ -116,6 +149,9 @@ class IntakeTask:
         before: The parallelism that operators had in the snapshot, by their uid in the program.
         now_ms: The time; that of the last update of what is stored without one.
         entries: About how many entries it restores.
+        waiting: Elements that wait for slower streams, where they are stored in another way than
+            they are kept now; by the id of the state they come to.
+        strategies: Uids of watermark strategies by those that they had in the snapshot.
     """
 
     blob: bytes
@@ -128,6 +164,8 @@ class IntakeTask:
     before: Mapping[str, int] = field(default_factory=dict)
     now_ms: int = 0
     entries: float = 0.0
+    waiting: Mapping[StateId, tuple[WaitingRows, ...]] = field(default_factory=dict)
+    strategies: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
         """Write; the files are durable when this returns."""
@@ -155,7 +193,8 @@ class IntakeTask:
         groups: tuple[int, int],
         report: IntakeReport,
     ) -> Iterator[StateFile]:
-        stored = self.stored.get((operator.uid, descriptor.name))
+        id = (operator.uid, descriptor.name)
+        stored = self.stored.get(id)
         if stored is None:
             return
         (schema,) = (s for s in backend.schemas() if s.name == descriptor.name)
@@ -172,7 +211,9 @@ class IntakeTask:
                 self.epoch,
             )
             rows = [move.rows(stored)]
-        if isinstance(outcome, Migration):
+        if id in self.waiting:
+            rows = [_named_elements(self.waiting[id], descriptor, groups, self.strategies)]
+        elif isinstance(outcome, Migration):
             convert = _Converter(operator, stored.schema, descriptor, outcome.convert, self.now_ms)
             rows = map(convert.table, rows)
         for chunk in _chunks(report.counted(rows)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -12,8 +13,8 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from turnback.program.plan import Operator
-from turnback.program.time import MIN_TIME
-from turnback.program.timers import Rank, ahead_name, ranks, timed_states
+from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.program.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
 from turnback.program.window_operator import Emissions
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
@@ -50,7 +51,9 @@ class OrderedRunner(KeyedRunner):
     and in the order of these watermarks. So what comes out does not depend on where epochs end.
     With several watermark strategies or partitions upstream, elements that are ahead of the slowest
     wait in the state. At one watermark elements come in the order of their ranks: by input, then by
-    strategy; and then by partition. They wait until no more can come that belong before them.
+    strategy; and then by partition. They wait until no more can come that belong before them. The
+    state knows them by their input and the uid of their strategy, so they are processed whatever
+    becomes of the streams that they wait for.
 
     Args:
         functions: What is called for the elements of each input, if something is.
@@ -71,12 +74,9 @@ class OrderedRunner(KeyedRunner):
         self._functions = functions
         self.states = {name: backend.register(d) for name, d in timed_states(operator).items()}
         self._ranks = ranks(operator)
-        self._ahead: list[WaitingState | None] = [
-            self.states.get(ahead_name(number)) for number in range(len(self._ranks))
-        ]
-        waits = any(state is not None for state in self._ahead)
+        self._has_to_wait = [has_to_wait(operator, number) for number in range(len(self._ranks))]
         # Where a stream without watermarks takes part, nothing would ever be done with waiting.
-        moves = not waits or time.has_watermarks(operator.strategies)
+        moves = not any(self._has_to_wait) or time.has_watermarks(operator.strategies)
         self._has_event_time = moves and "" not in operator.strategies
         self._gathered: list[list[Batch]] = [[] for _ in operator.inputs]
 
@@ -94,15 +94,15 @@ class OrderedRunner(KeyedRunner):
 
     def watermarks(self) -> tuple[int, int]:
         """The watermark at the beginning and at the end of the epoch."""
-        time, strategies = self.time, self.operator.strategies
+        time, strategies, uid = self.time, self.operator.strategies, self.operator.uid
         if not self._has_event_time and not time.epoch.ended:
             return MIN_TIME, MIN_TIME
-        return time.watermark_before(strategies), time.watermark(strategies)
+        return time.watermark_before(strategies, uid), time.watermark(strategies, uid)
 
     def take_gathered(self) -> list[Batch]:
-        """The elements of the only input as they have come."""
+        """The elements of the only input as they have come, after those that had to wait."""
         (batches,), self._gathered = self._gathered, [[]]
-        return batches
+        return [*chain.from_iterable(self._waited(0, MAX_TIME).values()), *batches]
 
     def whole_batches(self, after: int) -> list[Ordered] | None:
         """The same as `in_order` gives, in batches; None if they cannot be had so."""
@@ -111,7 +111,8 @@ class OrderedRunner(KeyedRunner):
         if len(self._ranks) > 1 or not self._has_event_time or not stamped:
             return None
         self._gathered = [[]]
-        return self._ready(0, [batch for batch in batches if len(batch)], after)
+        waited = self._waited(0, after).get(0, [])
+        return self._ready(0, [*waited, *(batch for batch in batches if len(batch))], after)
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
@@ -120,12 +121,15 @@ class OrderedRunner(KeyedRunner):
         stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
         if not self._has_event_time or not stamped:
             return self._as_they_come(inputs)
+        waited: dict[int, list[Batch]] = {}
+        for number in range(len(inputs)):
+            waited |= self._waited(number, after)
         if len(self._ranks) == 1:
-            return self.elements(self._ready(0, inputs[0], after))
+            return self.elements(self._ready(0, [*waited.get(0, []), *inputs[0]], after))
         ready: list[Element] = []
         for number, rank in enumerate(self._ranks):
-            new = self._of_rank(inputs[rank.input], rank)
-            ready += self.elements(self._ready(number, new, after), rank.input)
+            known = [*waited.get(number, []), *self._of_rank(inputs[rank.input], rank)]
+            ready += self.elements(self._ready(number, known, after), rank.input)
         ready.sort(key=itemgetter(0))  # keeps the order of ranks
         return ready
 
@@ -155,7 +159,9 @@ class OrderedRunner(KeyedRunner):
         return self.time.given(place, self.operator.id, known.partition)
 
     def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[Element]:
-        for number, batches in enumerate(inputs):
+        for number, new in enumerate(inputs):
+            waited = self._waited(number, MAX_TIME)
+            batches = [*chain.from_iterable(waited[rank] for rank in sorted(waited)), *new]
             marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
             yield from self.elements(zip(batches, marks, strict=True), number)
 
@@ -186,17 +192,17 @@ class OrderedRunner(KeyedRunner):
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
-    def _ready(self, rank: int, new: list[Batch], after: int) -> list[Ordered]:
+    def _ready(self, rank: int, known: list[Batch], after: int) -> list[Ordered]:
         """The elements of a rank whose time has come, in order; the others are kept."""
-        ahead = self._ahead[rank]
-        if ahead is None:
-            return self._ordered(new)
+        ordered = self._ordered(known)
+        if not self._has_to_wait[rank]:
+            return ordered
         limit, due = self._limit(rank, after), []
-        for batch, marks in self._ordered([*self._waited(rank, ahead, limit), *new]):
+        for batch, marks in ordered:
             count = int(np.searchsorted(marks, max(limit, MIN_TIME), side="right"))
             count = count if limit >= MIN_TIME else 0
             if count < len(batch):
-                self._keep(ahead, rank, _part(batch, count, len(batch)), marks[count:])
+                self._keep(rank, _part(batch, count, len(batch)), marks[count:])
             if count:
                 due.append((_part(batch, 0, count), marks[:count]))
         return due
@@ -213,29 +219,44 @@ class OrderedRunner(KeyedRunner):
             return after
         return min(after, time.watermark(earlier) - 1)
 
-    def _waited(self, rank: int, ahead: WaitingState, limit: int) -> list[Batch]:
-        """Elements of a rank that have waited until now."""
-        rows, stamps = [], []
-        ahead.open(limit)
-        while (due := ahead.take(limit)) is not None:
-            mark, _, waiting = due
-            for time, row, place in waiting:
-                rows.append(row)
-                stamps.append((MIN_TIME if time is None else time, mark, *self._waited_at(place)))
-        if not rows:
-            return []
-        batch = Batch(self.operator.inputs[self._ranks[rank].input].type, rows)
-        batch.stamps = Stamps(*np.array(stamps, np.int64).T)
-        return [batch]
+    def _waited(self, input: int, after: int) -> dict[int, list[Batch]]:
+        """Elements of an input that have waited, up to a watermark, by their rank.
 
-    def _keep(self, ahead: WaitingState, rank: int, batch: Batch, marks: Times) -> None:
+        Those whose strategy is gone are of the last one of their input.
+        """
+        ahead: WaitingState | None = self.states.get(AHEAD[input])
+        if ahead is None:
+            return {}
+        ranks = {rank.strategy: i for i, rank in enumerate(self._ranks) if rank.input == input}
+        last = max(ranks.values())
+        rows: defaultdict[int, list[Any]] = defaultdict(list)
+        stamps: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+        ahead.open(after)
+        while (due := ahead.take(after)) is not None:
+            mark, _, waiting = due
+            for time, row, place, strategy in waiting:
+                rank = ranks.get(strategy, last)
+                rows[rank].append(row)
+                known = MIN_TIME if time is None else time
+                stamps[rank].append((known, mark, *self._waited_at(place)))
+        batches: dict[int, list[Batch]] = {}
+        for rank, some in rows.items():
+            batch = Batch(self.operator.inputs[input].type, some)
+            batch.stamps = Stamps(*np.array(stamps[rank], np.int64).T)
+            batches[rank] = [batch]
+        return batches
+
+    def _keep(self, rank: int, batch: Batch, marks: Times) -> None:
         """Let elements wait."""
-        keys = self.key_readers[self._ranks[rank].input](batch)
+        input, strategy = self._ranks[rank]
+        ahead: WaitingState = self.states[AHEAD[input]]
+        keys = self.key_readers[input](batch)
         segments, rows = batch.stamps.segment.tolist(), batch.stamps.row.tolist()
         columns = marks.tolist(), times_of(batch), keys, batch.rows, segments, rows
         for mark, time, self.backend.key, element, segment, row in zip(*columns, strict=True):
             waiting = ahead.get(mark) or []
-            ahead.put(mark, [*waiting, (time, element, self._place(segment, row))])
+            place = self._place(segment, row)
+            ahead.put_aside(mark, [*waiting, (time, element, place, strategy)])
 
     def _place(self, segment: int, row: int) -> list[int] | None:
         known = self.time.segment(segment)

@@ -42,7 +42,7 @@ def redriven(
         batch = Batch(read.type, [element_of(letter, read.type) for letter in mine])
         if program.strategies:
             times = [MIN_TIME if each.time is None else each.time for each in mine]
-            mark = time.watermark_before(operator.strategies)
+            mark = time.watermark_before(operator.strategies, operator.uid)
             batch.stamps = Stamps.of(np.array(times, np.int64), np.full(len(mine), mark, np.int64))
         yield InputId(operator.id, number), batch
 

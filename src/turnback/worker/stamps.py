@@ -17,7 +17,7 @@ Part = tuple[int, int, int]
 Place = tuple[int, ...]
 """Where a segment is among others, to be compared.
 
-For a part of a source: the number of its strategy, the partition, the epoch, the file and the
+For a part of a source: the place of its strategy, the partition, the epoch, the file and the
 block.
 """
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,6 +46,8 @@ class EpochTime(msgspec.Struct, frozen=True):
         files: The place of every file in its source, by what tasks know files by.
         partitions: The greatest timestamp of every partition so far, by uid of the strategy.
         idle_partitions: Those that watermarks do not wait for, by uid of the strategy.
+        reached: The watermarks that operators have reached so far, by their uid. There they do not
+            go back, whichever streams come to an operator or go with a new version of the program.
     """
 
     now_ms: int = 0
@@ -54,6 +57,7 @@ class EpochTime(msgspec.Struct, frozen=True):
     files: dict[int, int] = {}
     partitions: Partitions = {}
     idle_partitions: dict[str, tuple[int, ...]] = {}
+    reached: dict[str, int] = {}
 
 
 def watermark_of(greatest: int, bound_ms: int | None) -> int:
@@ -81,6 +85,18 @@ def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int
         slowest = min((t for each, t in known.items() if (uid, each) not in idle), default=MIN_TIME)
         after[uid] = max(after.get(uid, MIN_TIME), slowest)
     return after, partitions
+
+
+@cache
+def strategy_place(uid: str) -> Place:
+    """The place of a strategy among all that there may ever be: in the order of their uids.
+
+    Places are part of snapshots, so they must not depend on which other strategies a job has.
+    """
+    data = uid.encode()
+    parts = [data[start : start + 7] for start in range(0, len(data), 7)]
+    # Each part is above zero, so that a uid comes before those that go on after it.
+    return (*(int.from_bytes(part.ljust(7, b"\0"), "big") + 1 for part in parts), 0)
 
 
 class _Base(NamedTuple):
@@ -113,7 +129,6 @@ class TaskTime:
 
     def __init__(self, bounds: Mapping[str, int | None]) -> None:
         self._bounds = bounds
-        self._numbers = {uid: number for number, uid in enumerate(sorted(bounds))}
         self.begin(EpochTime(), 0, 0, 0, ordered=False)
 
     def begin(self, time: EpochTime, number: int, level: int, task: int, *, ordered: bool) -> None:
@@ -198,7 +213,7 @@ class TaskTime:
             Segment(
                 self._id(own.number),
                 strategy,
-                (self._numbers[strategy], partition, self.number, file, block),
+                (*strategy_place(strategy), partition, self.number, file, block),
                 own.greatest,
                 partition,
             )
@@ -216,13 +231,22 @@ class TaskTime:
         """All parts of the sources, as far as they are known here."""
         return (*self._segments.values(), *self.own_segments())
 
-    def watermark_before(self, strategies: Sequence[str]) -> int:
-        """The watermark at the beginning of the epoch, where these are combined."""
-        return self._combined(strategies, self.epoch.greatest)
+    def watermark_before(self, strategies: Sequence[str], operator: str = "") -> int:
+        """The watermark at the beginning of the epoch, where these are combined.
 
-    def watermark(self, strategies: Sequence[str]) -> int:
+        It is that of an operator, if a uid is given, or of the strategies alone.
+        """
+        reached = self.epoch.reached.get(operator, MIN_TIME)
+        return max(reached, self._combined(strategies, self.epoch.greatest))
+
+    def watermark(self, strategies: Sequence[str], operator: str = "") -> int:
         """The watermark at the end of the epoch, where these are combined."""
-        return MAX_TIME if self.epoch.ended else self._combined(strategies, self._after)
+        return MAX_TIME if self.epoch.ended else self.reached(strategies, operator)
+
+    def reached(self, strategies: Sequence[str], operator: str = "") -> int:
+        """How far elements have brought the watermark, also if event time ends with the epoch."""
+        reached = self.epoch.reached.get(operator, MIN_TIME)
+        return max(reached, self._combined(strategies, self._after))
 
     def is_idle(self, strategies: Sequence[str]) -> bool:
         """Whether watermarks wait for none of these."""
@@ -310,7 +334,7 @@ class TaskTime:
 
     def last_place(self, strategies: Iterable[str]) -> Place:
         """After all elements of some strategies, at whatever watermark it is."""
-        return max((self._numbers.get(uid, 0) for uid in strategies), default=0), LAST
+        return (*max(map(strategy_place, strategies), default=()), LAST)
 
     def _base(self, id: int) -> _Base:
         """What is known of the time at a segment without looking into it."""

@@ -21,9 +21,15 @@ from turnback.worker.time import TaskTime
 
 
 class TimerContext(KeyedContext):
-    """The context of an element or a timer, and the `TimerService` of a function with timers."""
+    """The context of an element or a timer, and the `TimerService` of a function with timers.
 
-    __slots__ = ("_clock", "_domain", "_event", "_names", "_processing", "watermark")
+    Attributes:
+        watermark: How far event time has come.
+        last_timers: While event time runs to its end, the last timer that each key had before;
+            None at other times.
+    """
+
+    __slots__ = ("_clock", "_domain", "_event", "_names", "_processing", "last_timers", "watermark")
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class TimerContext(KeyedContext):
     ) -> None:
         super().__init__(backend, self)
         self.watermark = MIN_TIME
+        self.last_timers: dict[Any, int] | None = None
         self._clock = time
         self._event = event
         self._processing = processing
@@ -61,7 +68,19 @@ class TimerContext(KeyedContext):
         return self.watermark
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        self._event.put(_checked(timestamp), True)
+        time = _checked(timestamp)
+        if self.last_timers is None or time <= self._end_of_time(self.last_timers):
+            self._event.put(time, True)
+        else:
+            # One that registers itself again and again would never end.
+            self._event.put_aside(time, True)
+
+    def _end_of_time(self, last_timers: dict[Any, int]) -> int:
+        """Up to when timers of the current key fire while event time runs to its end."""
+        last = last_timers.get(self._backend.key, MIN_TIME)
+        if self.time is not None and self.time <= last:
+            return MAX_TIME  # it has waited, and may have one to follow it
+        return max(last, self.watermark) if self.watermark < MAX_TIME else last
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         self._processing.put(_checked(timestamp), True)
@@ -140,10 +159,21 @@ class TimerRunner(OrderedRunner):
                 out.add(function(row, context), moment, context.watermark, cause)
         except Exception as e:
             raise self.failed(e, row) from e
-        self._fire_event(after, out)
+        if self.time.epoch.ended:
+            self._drain(out)
+        else:
+            self._fire_event(after, out)
         context.watermark = max(context.watermark, after)
         self._fire_processing(now, out)
         return self.collected(out.collected, out.stamps())
+
+    def _drain(self, out: TimedOutput) -> None:
+        """Let event time run to its end, which is where the last timer of each key was."""
+        if self._has_event_time:
+            self._fire_event(self.time.reached(self.operator.strategies, self.operator.uid), out)
+        self.context.last_timers = self._event.last_due(MAX_TIME)
+        self._fire_event(MAX_TIME, out)
+        self.context.last_timers = None
 
     def next_timer(self) -> int | None:
         return self._processing.earliest()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from turnback.core.errors import ElementTypeError
 from turnback.program.plan import Operator
 from turnback.program.source_partitions import WHOLE
-from turnback.program.time import MAX_TIME, MIN_TIME, TimestampAssigner
+from turnback.program.time import FURTHEST_TIME, MIN_TIME, TimestampAssigner
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, stream_columns
 from turnback.worker.message import user_error
@@ -47,9 +47,15 @@ class _Timestamps:
     def _by_column(self, batch: Batch) -> Times:
         column = batch.arrow.column(self._column)
         if column.null_count:
-            raise self._without("null in the column", self._operator.function.assigner)
+            name = self._operator.function.assigner
+            row = batch.rows[column.is_null().index(True).as_py()]
+            raise self._without(f"null in the column {name} of", row)
         if not pa.types.is_timestamp(column.type):
             numbers: Times = column.to_numpy().astype(np.int64)
+            outside = np.flatnonzero((numbers < -FURTHEST_TIME) | (numbers > FURTHEST_TIME))
+            for i in outside[:1].tolist():
+                name = self._operator.function.assigner
+                raise self._without(f"{numbers[i]} in the column {name} of", batch.rows[i])
             return numbers
         micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
         times: Times = micros.to_numpy() // 1000
@@ -65,15 +71,16 @@ class _Timestamps:
         except Exception as e:
             raise user_error(e, op.uid, "extract_timestamp", element=row) from e
         for row, time in zip(batch.rows, times, strict=True):
-            if type(time) is not int or not MIN_TIME < time < MAX_TIME:
-                raise self._without(f"{time!r:.40} from extract_timestamp for", f"{row!r:.80}")
+            if type(time) is not int or not -FURTHEST_TIME <= time <= FURTHEST_TIME:
+                raise self._without(f"{time!r:.40} from extract_timestamp for", row)
         return np.array(times, np.int64)
 
-    def _without(self, what: str, where: str) -> ElementTypeError:
+    def _without(self, what: str, row: object) -> ElementTypeError:
         op = self._operator
         return ElementTypeError(
-            f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {where}. "
-            f"Timestamps are whole milliseconds since 1970; filter such elements out before"
+            f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {row!r:.80}. "
+            f"Timestamps are whole milliseconds since 1970, not more than {FURTHEST_TIME} before "
+            f"or after; filter such elements out before"
         )
 
 

@@ -152,8 +152,9 @@ class WindowAggregationRunner(GatheringRunner):
         self._key_type = types[0] if len(types) == 1 else RowTypeInfo(columns, types)
 
     def process_rest(self) -> Batch | None:
-        panes, strategies = self._function.panes, self.operator.strategies
-        before, after = self._time.watermark_before(strategies), self._time.watermark(strategies)
+        panes, strategies, uid = self._function.panes, self.operator.strategies, self.operator.uid
+        before = self._time.watermark_before(strategies, uid)
+        after = self._time.watermark(strategies, uid)
         batch, has_ends = self.gathered(), panes.any_window(before, after)
         if batch is None and not has_ends:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -10,12 +11,14 @@ from local_engine import FakeFrame, collected, environment, source
 from turnback import (
     DiscardSink,
     FileSink,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapFunction,
     MapStateDescriptor,
     ReduceFunction,
     Types,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UnsupportedTypeError
 
@@ -185,3 +188,43 @@ class TestGeneratedUids:
 
 def uids(plan):
     return {op.uid for op in plan.operators()} | {s.uid for s in plan.sources}
+
+
+class Timed(KeyedCoProcessFunction):
+    def process_element1(self, value, ctx):
+        yield value
+
+    process_element2 = process_element1
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+class TestStreamsWithoutWatermarks:
+    """Timers by event time never fire beside one, which is easily overlooked."""
+
+    BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+
+    def warnings(self, second, *, function, first=BY_TIME):
+        env = environment()
+        a, b = source(env, "a", SCHEMA), source(env, "b", SCHEMA)
+        if first is not None:
+            a = a.assign_timestamps_and_watermarks(first).uid("time-a")
+        if second is not None:
+            b = b.assign_timestamps_and_watermarks(second).uid("time-b")
+        pairs = a.connect(b).key_by("a", "a").process(function, "a string").uid("pairs")
+        collected(pairs, "out")
+        return env.plan().warnings
+
+    def test_they_are_named(self):
+        (told,) = self.warnings(None, function=Timed())
+        assert re.search(r"operator 'pairs'.*because 'b' has no watermarks.*with_idleness", told)
+        none = WatermarkStrategy.no_watermarks().with_timestamp_assigner("n")
+        (told,) = self.warnings(none, function=Timed())
+        assert "because 'time-b' has no watermarks" in told
+
+    def test_where_it_makes_no_difference_nothing_is_said(self):
+        assert self.warnings(self.BY_TIME, function=Timed()) == ()
+        assert self.warnings(None, function=Timed(), first=None) == (), "it goes by the clock"
+        untimed = type("Untimed", (Timed,), {"on_timer": KeyedCoProcessFunction.on_timer})
+        assert self.warnings(None, function=untimed()) == ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from fake_job import described
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.program.timers import Rank
 from turnback.snapshot.matching import Program, match_program, written_name
 from turnback.snapshot.metadata import SavedState, StatePart
 from turnback.snapshot.preflight import refuse_data_loss
@@ -282,3 +284,89 @@ def test_promised_output_of_a_sink_that_is_gone():
     allowed = match_program(stored, now, {"old": "new"}, ["gone"])
     refuse_data_loss(stored, allowed)
     assert allowed.dropped_sinks == ("gone",)
+
+
+# -- elements that wait for slower streams
+
+ONE, TWO = ("op", "ahead.input1"), ("op", "ahead.input2")
+OLD = [("op", "timers.ahead"), ("op", "timers.ahead2"), ("op", "timers.ahead3")]
+
+
+def of_streams(*ranks, states=(ONE, TWO)):
+    """A program with one operator that processes elements in the order of time."""
+    given = program(*states, others={strategy for _, strategy in ranks})
+    return replace(given, ranks={"op": tuple(Rank(*rank) for rank in ranks)})
+
+
+def waiting(claims):
+    return {
+        id: [(each.state.id[1], each.strategy) for each in some]
+        for id, some in claims.waiting.items()
+    }
+
+
+def test_elements_that_wait_stay_with_their_input_whatever_comes_and_goes():
+    stored = snapshot(ONE, TWO, operators=["op", "ta", "tb"])
+    for ranks in ([(0, "ta"), (0, "tc"), (1, "tb")], [(0, "tc"), (1, "tb")]):
+        found = match_program(stored, of_streams(*ranks), allow=True)
+        assert pairs(found) == {ONE: ONE, TWO: TWO}
+        assert (found.waiting, found.stranded) == ({}, ())
+
+
+def test_elements_that_wait_follow_the_names_of_strategies():
+    stored = snapshot(ONE, TWO, operators=["op", "ta", "tb"])
+    found = match_program(stored, of_streams((0, "t1"), (1, "tb")), {"ta": "t1"})
+    assert waiting(found) == {ONE: [("ahead.input1", None)], TWO: [("ahead.input2", None)]}
+
+
+def test_elements_that_an_older_version_let_wait_are_known_by_their_position():
+    stored = snapshot(*OLD, operators=["op", "ta", "tb", "tz"])
+    found = match_program(stored, of_streams((0, "ta"), (0, "tz"), (1, "tb")))
+    assert waiting(found) == {
+        ONE: [("timers.ahead", "ta"), ("timers.ahead2", "tz")],
+        TWO: [("timers.ahead3", "tb")],
+    }
+    renamed = match_program(
+        stored, of_streams((0, "a"), (0, "tz"), (1, "tb")), {"tz": "a", "ta": "tz"}
+    )
+    assert waiting(renamed) == {
+        ONE: [("timers.ahead", "tz"), ("timers.ahead2", "a")],
+        TWO: [("timers.ahead3", "tb")],
+    }
+    refuse_data_loss(stored, found)
+    more = match_program(stored, of_streams((0, "new"), (0, "ta"), (0, "tz"), (1, "tb")))
+    assert waiting(more) == waiting(found), "what is new has let nothing wait"
+
+
+@pytest.mark.parametrize(
+    ("stored", "now"),
+    [
+        (OLD[:2], of_streams((0, "op"), (0, "ta"), (1, "tb"))),
+        (OLD[:2], of_streams((0, "ta"), (1, "new"))),
+        (OLD[:2], of_streams((0, "ta"), states=[ONE])),
+        ([ONE, TWO], of_streams(states=[("op", "x")])),
+    ],
+    ids=["known-elsewhere", "another-strategy", "stream-removed", "no-order"],
+)
+def test_elements_that_wait_and_belong_nowhere_are_never_dropped_unasked(stored, now):
+    held = snapshot(*stored, operators=["op", "ta", "tb"])
+    for allow in (False, True, ["op"]):
+        found = match_program(held, now, allow=allow)
+        assert ids(found.stranded) == stored
+        with pytest.raises(
+            IncompatibleStateError, match=r"'op'.*wait for a slower stream.*--drain"
+        ):
+            refuse_data_loss(held, found)
+    found = match_program(held, now, allow=["/".join(id) for id in stored])
+    assert (found.stranded, ids(found.dropped)) == ((), stored)
+    refuse_data_loss(held, found)
+
+
+def test_no_elements_that_wait_are_in_nobodys_way():
+    held = described([saved(id, rows=0, length=0) for id in OLD[:2]], [], [])
+    refuse_data_loss(held, match_program(held, of_streams((0, "ta"), states=[ONE])))
+
+
+def test_elements_that_wait_may_go_with_their_operator():
+    held = snapshot(ONE, TWO)
+    assert ids(match_program(held, program(), allow=["op"]).dropped) == [ONE, TWO]

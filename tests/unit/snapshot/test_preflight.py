@@ -363,3 +363,18 @@ def test_windows_of_another_definition(size, rows, allow, verdict):
         assert "its definition has changed" in found[0].reason
         dropped = {r.state for r in report.rows if r.verdict is Verdict.UNCLAIMED}
         assert dropped == {"windows", "window.elements"}, "what belongs to windows goes with them"
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "ok"),
+    [(3, Verdict.UNCLAIMED, False), (None, Verdict.UNKNOWN, True), (0, None, True)],
+    ids=["some-wait", "nobody-knows", "none-waits"],
+)
+def test_elements_that_wait_for_a_stream_and_have_no_place(plan, rows, verdict, ok):
+    """They were read already; how many there are in a checkpoint is known when it is read."""
+    held = stored("declared", "timers.ahead2", kind="waiting", rows=rows)
+    report = check(plan, snapshot(*FITTING, held), allow=True)
+    told = [row for row in report.rows if row.state == "timers.ahead2"]
+    assert [row.verdict for row in told] == ([] if verdict is None else [verdict])
+    assert all("wait for a slower stream" in row.reason for row in told)
+    assert report.ok is ok

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import msgspec
 import pyarrow as pa
 import pytest
 
 from state_support import opener
+from turnback.program.descriptors import WaitingStateDescriptor
 from turnback.snapshot.table import ROWS
 from turnback.state.delta import read_delta
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import KeySchema, StateSchema
+from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import RowTypeInfo, Types
 from turnback.worker import intake
-from turnback.worker.intake import IntakeTask
+from turnback.worker.intake import IntakeTask, WaitingRows
 
 LIST = StateSchema(uid="op", name="l", kind="list", key=KeySchema((), True), value="bytes")
 
@@ -63,3 +69,30 @@ def test_more_than_2_gib_in_one_file(tmp_path, monkeypatch):
     assert [file.rows for file in files] == [40]
     sizes = [len(row["value"]) for _, t in live_rows(files, opener(read)) for row in t.to_pylist()]
     assert sizes == [56 << 20] * 40
+
+
+def test_elements_that_an_older_version_let_wait_get_their_strategies():
+    """Those of one key and time, which were in several states, come together."""
+    element, place = Types.LONG(), Types.LIST(Types.LONG())
+    before = Types.LIST(RowTypeInfo(("time", "element", "place"), (Types.LONG(), element, place)))
+    names = ("time", "element", "place", "strategy")
+    now = Types.LIST(RowTypeInfo(names, (Types.LONG(), element, place, Types.STRING())))
+    write, read = Serializer(before).encode, Serializer(now).decode
+
+    def stored(*entries):
+        value = before.describe()
+        schema = msgspec.structs.replace(LIST, kind="waiting", value=value)
+        columns = [[group, key, b"5", write(value)] for group, key, value in entries]
+        table = pa.table([list(column) for column in zip(*columns, strict=True)], schema=ROWS)
+        return SimpleNamespace(schema=schema, rows=lambda first, last: [table])
+
+    parts = [
+        WaitingRows(stored((1, b"a", [(3, 30, [1])]), (2, b"b", [(4, 40, None)])), "ta"),
+        WaitingRows(stored((1, b"a", [(5, 50, [2]), (6, 60, [3])])), "tb"),
+    ]
+    descriptor = WaitingStateDescriptor("ahead.input1", now)
+    table = intake._named_elements(parts, descriptor, (0, 9), {}).to_pylist()
+    assert [(row["group"], row["key"], read(row["value"])) for row in table] == [
+        (1, b"a", [(3, 30, [1], "ta"), (5, 50, [2], "tb"), (6, 60, [3], "tb")]),
+        (2, b"b", [(4, 40, None, "ta")]),
+    ]
