@@ -122,8 +122,8 @@ class DeadJob:
         self.job = FakeJob(str(tmp_path / "jobs"))
         self.job.attempt()
         self.output = Job(DeltaPlace(tmp_path), **options)
-        ids = {"job_id": self.job.info.job_id, "job_directory": self.job.directory.storage.uri}
-        ctx = self.output.context(self.job.number, **ids)
+        self.output.directory = self.job.directory.storage.uri
+        ctx = self.output.context(self.job.number, job_id=self.job.info.job_id)
         self.output.sink.claim(ctx)
         self.output.sink.committer(ctx).recover(())
         record_sinks(self.job.directory, self.job.number, {"out": self.output.sink})

@@ -129,15 +129,21 @@ class CheckpointLog:
         Raises:
             CorruptFileError: A slot on the way is damaged, so that it is not known.
         """
+        unreadable: Unreadable | None = None
         for number in reversed(self.numbers()):
             try:
                 slot = self.get(number)
             except CheckpointNotFoundError:
                 continue  # a checkpoint, which was dropped since
+            except (CorruptFileError, FormatVersionError) as error:
+                unreadable = error
+                continue
             if slot.attempt < attempt:
-                return None
+                break
             if isinstance(slot, Fence) and slot.attempt == attempt:
                 return slot.nonce
+        if unreadable is not None:
+            raise unreadable
         return None
 
     # -- writing
