@@ -170,8 +170,9 @@ class IcebergTarget:
     def merge(self, rows: pa.Table, mark: Mark) -> None:
         with self._failures("merge into"):
             transaction = self._table.transaction()
+            summary = self._summary | commit_marks(_property(mark.identity), mark, "")
             result = transaction.upsert(
-                rows, join_cols=list(self._sink.key), snapshot_properties=self._summary
+                rows, join_cols=list(self._sink.key), snapshot_properties=summary
             )
             if not result.rows_updated and not result.rows_inserted:
                 self._add_empty_snapshot(transaction)
