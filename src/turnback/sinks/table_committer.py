@@ -271,7 +271,7 @@ class TableCommitter:
         due = [transaction for transaction in transactions if transaction.version > done]
         if due:
             self._refuse_rolled_back(due, remembered)
-            mark = self._new_mark(remembered, version=due[-1].version)
+            mark = self._signed(replace(remembered, version=due[-1].version))
             self._tried[identity] = max(mark.version, self._tried.get(identity, 0))
             if all(transaction.staged for transaction in due) and self._key:
                 self._target.merge(self._newest_rows(due), mark)
@@ -291,9 +291,9 @@ class TableCommitter:
         self._target.look()
         return self._target.remembered(identity) or Mark(identity)
 
-    def _new_mark(self, before: Mark, **changes: int) -> Mark:
-        driver = {"attempt": self._ctx.attempt, "nonce": short_nonce(self._ctx.nonce)}
-        return replace(before, **driver, **changes)  # type: ignore[arg-type]
+    def _signed(self, mark: Mark) -> Mark:
+        """A mark as this driver writes it."""
+        return replace(mark, attempt=self._ctx.attempt, nonce=short_nonce(self._ctx.nonce))
 
     def _refuse_rolled_back(self, due: Sequence[TableTransaction], remembered: Mark) -> None:
         for transaction in due:
@@ -306,7 +306,8 @@ class TableCommitter:
                 )
 
     def _append(self, due: Sequence[TableTransaction], mark: Mark, done: int) -> None:
-        known, identity = self._joined, mark.identity
+        known = self._joined
+        identity = mark.identity
         joins = self._write_every > 1 and identity == self._identity
         joiner = self._joiner(identity)
         if joins and (known is None or known.due != tuple(due)):
@@ -441,7 +442,7 @@ class TableCommitter:
         def mark() -> int:
             remembered = self._look(identity)
             if max(remembered.version, remembered.fence) < fence:
-                self._target.mark(self._new_mark(remembered, fence=fence))
+                self._target.mark(self._signed(replace(remembered, fence=fence)))
             return remembered.version
 
         published = self._with_retries(mark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -126,7 +126,9 @@ def _name_of(function: object) -> str:
 
 
 def _frame(spark: SparkSession, ctx: CommitterContext, output: StagedOutput) -> DataFrame:
-    reader = StagedReader(ctx, output.type, output.parts)
+    # Tasks cannot use, nor always be sent, what tells the driver of attempts and other jobs.
+    of_task = replace(ctx, attempts=None, other_jobs=None)
+    reader = StagedReader(of_task, output.type, output.parts)
     # Not `spark.range`, whose known small size Spark would take for that of what is read.
     count = len(reader.parts)
     numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
