@@ -116,10 +116,10 @@ class Order:
         storage: Where state files go.
         files: For each partition the confirmed state files, in epoch order.
         line: This attempt of this driver, see `Fence.line`.
-        nonce: Which driver runs this attempt.
-        directory_id: Stands for the job directory, see `sinks.base.directory_digest`.
         time: What time it is.
         letters: Dead letters that are fed back to operators of the level.
+        nonce: Which driver runs this attempt.
+        directory_id: Stands for the job directory, see `sinks.base.directory_digest`.
     """
 
     job: str
@@ -131,10 +131,10 @@ class Order:
     storage: StorageRef
     files: dict[int, tuple[StateFile, ...]]
     line: str
-    nonce: str = ""
-    directory_id: str = ""
     time: EpochTime = field(default_factory=EpochTime)
     letters: tuple[bytes, ...] = ()
+    nonce: str = ""
+    directory_id: str = ""
 
 
 def encode_order(order: Order) -> str:
