@@ -12,10 +12,11 @@ Write = Callable[[DataFrame, BatchEpoch], None]
 
 
 def parquet(directory: str) -> Write:
-    """A directory for each version, which a second call overwrites."""
+    """A directory for each version of each writer, which a second call overwrites."""
 
     def write(frame: DataFrame, epoch: BatchEpoch) -> None:
-        frame.write.mode("overwrite").parquet(f"{directory}/version={epoch.version}")
+        path = f"{directory}/writer={epoch.writer}/version={epoch.version}"
+        frame.write.mode("overwrite").parquet(path)
 
     return write
 
@@ -24,12 +25,12 @@ def jdbc(url: str, table: str) -> Write:
     """A table that remembers how far it is: rows and version in one transaction.
 
     Besides the table, with the columns of the stream, there has to be
-    `done (job varchar, sink varchar, version bigint)`.
+    `done (writer varchar, version bigint)`.
     """
 
     def write(frame: DataFrame, epoch: BatchEpoch) -> None:
         frame.write.jdbc(url, f"{table}_new", mode="overwrite")
-        whose = f"where job = '{epoch.job_id}' and sink = '{epoch.sink}'"
+        whose = f"where writer = '{epoch.writer}'"
         connection = frame.sparkSession._jvm.java.sql.DriverManager.getConnection(url)
         try:
             connection.setAutoCommit(False)
@@ -38,8 +39,7 @@ def jdbc(url: str, table: str) -> Write:
             done.next()
             if done.getLong(1) < epoch.version:  # null is 0
                 statement.execute(f"delete from done {whose}")
-                values = f"'{epoch.job_id}', '{epoch.sink}', {epoch.version}"
-                statement.execute(f"insert into done values ({values})")
+                statement.execute(f"insert into done values ('{epoch.writer}', {epoch.version})")
                 statement.execute(f"insert into {table} select * from {table}_new")
             connection.commit()
         finally:

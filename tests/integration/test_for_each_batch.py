@@ -16,11 +16,11 @@ from turnback.core.errors import JobFailedError
 spark_writers = recipe("spark_writers")
 
 
-def count(jobs: Jobs, function: Any, **configuration: Any) -> None:
+def count(jobs: Jobs, function: Any, job: str = "job", **configuration: Any) -> None:
     env = jobs.env(**configuration)
     events = jobs.files(env, "events", "k string")
     events.key_by("k").process(Count(), COUNTED).uid("count").for_each_batch(function).uid("out")
-    env.execute("job", bounded=True)
+    env.execute(job, bounded=True)
 
 
 def test_parquet_by_version_and_a_function_that_fails_once(jobs: Jobs) -> None:
@@ -40,7 +40,7 @@ def test_parquet_by_version_and_a_function_that_fails_once(jobs: Jobs) -> None:
         count(jobs, write)
     count(jobs, write)
     frame = jobs.spark.read.parquet(str(out))
-    assert frame.columns == ["key", "n", "version"]
+    assert frame.columns == ["key", "n", "writer", "version"]
     assert sorted(tuple(row)[:2] for row in frame.collect()) == counted("abac")
     assert [(c.job, c.sink, c.epoch) for c in calls] == [("job", "out", e) for e in (1, 2, 2)]
     assert calls[1] == calls[2]
@@ -49,13 +49,25 @@ def test_parquet_by_version_and_a_function_that_fails_once(jobs: Jobs) -> None:
     assert len(calls) == 3
 
 
+def test_a_second_job_overwrites_nothing(jobs: Jobs) -> None:
+    """Such as a fork: it counts attempts and epochs as the first one does."""
+    out = str(jobs.directory / "out")
+    jobs.feed("events", {"k": "a"}, {"k": "b"})
+    for job in ("job", "fork"):
+        count(jobs, spark_writers.parquet(out), job)
+    rows = jobs.spark.read.parquet(out).collect()
+    assert sorted((row.key, row.n) for row in rows) == sorted(counted("ab") * 2)
+    assert len({row.writer for row in rows}) == 2
+    assert len({row.version for row in rows}) == 1
+
+
 def test_a_table_through_jdbc_that_remembers_its_version(jobs: Jobs) -> None:
     url = f"jdbc:derby:{jobs.directory}/derby;create=true"
     manager = jobs.spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
     connection = manager.getConnection(url)
     statement = connection.createStatement()
     statement.execute("create table likes (k varchar(20), n bigint)")
-    statement.execute("create table done (job varchar(80), sink varchar(80), version bigint)")
+    statement.execute("create table done (writer varchar(80), version bigint)")
     connection.close()
     to_table, calls = spark_writers.jdbc(url, "likes"), []
 

@@ -87,14 +87,14 @@ class Number(KeyedProcessFunction):
 def without_markers() -> None:
     """Let sinks append as a program would that knows nothing of epochs."""
 
-    def append(self, files, version):
+    def append(self, files, mark):
         import pyarrow.parquet as pq
 
         for file in files:
             rows = pq.read_table(f"{self._sink.uri}/{file.path}")
             write_deltalake(self._sink.uri, rows, mode="append")
         self._table = None
-        DeltaTarget.published(self)
+        DeltaTarget.look(self)
 
     DeltaTarget.append = append
 

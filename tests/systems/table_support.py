@@ -13,7 +13,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from turnback import DeltaSink, IcebergSink, Types
-from turnback.sinks.base import CommitterContext, WriterContext
+from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
+from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.table_committer import Mark
 from turnback.sinks.tables import TableSink
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
@@ -84,12 +86,11 @@ class DeltaPlace:
         return self.table().version()
 
     def remembered(self) -> list[int]:
-        lines = [
-            line
-            for path in sorted((self.root / "_delta_log").glob("*.json"))
-            for line in path.read_text().splitlines()
-        ]
-        return [int(line.split('"version":')[1].rstrip("}")) for line in lines if '"txn"' in line]
+        entries = sorted((self.root / "_delta_log").glob("*.json"))
+        lines = [line for path in entries for line in path.read_text().splitlines()]
+        marks = [json.loads(line).get("txn") for line in lines]
+        others = (".driver", ".fence", ".owner")
+        return [mark["version"] for mark in marks if mark and not mark["appId"].endswith(others)]
 
     def referenced(self) -> set[str]:
         return {Path(uri).name for uri in self.table().file_uris()}
@@ -143,7 +144,8 @@ class IcebergPlace:
 
     def remembered(self) -> list[int]:
         properties = self.table().properties.items()
-        return [int(value) for key, value in properties if key.startswith("turnback.version.")]
+        marks = [value for key, value in properties if key.startswith("turnback.version.")]
+        return [int(mark.split()[0]) for mark in marks]
 
     def referenced(self) -> set[str]:
         return {Path(task.file.file_path).name for task in self.table().scan().plan_files()}
@@ -162,7 +164,7 @@ class Job:
     def __init__(self, place: Place, type: TypeInfo = POSTS, **arguments: Any) -> None:
         self.place, self.type = place, type
         self.sink = place.sink(**arguments)
-        self.directory = "file:///jobs/likes"
+        self.directory: str | None = "file:///jobs/likes"
 
     def context(self, attempt: int = 3, **changes: Any) -> CommitterContext:
         values: dict[str, Any] = {"job": "likes", "job_id": "id-1", "uid": "out"}
@@ -189,7 +191,12 @@ class Job:
     def writer(self, **changes: Any) -> Any:
         values: dict[str, Any] = {"attempt": 3, "epoch": 7, "partition": 0, "task_attempt_id": 40}
         values |= {"job": "likes", "job_id": "id-1", "uid": "out"}
+        values |= {"directory_id": directory_digest(self.directory) if self.directory else ""}
         return self.sink.writer(WriterContext(**{**values, **changes}, type=self.type))
+
+    def mark(self, version: int) -> Mark:
+        """What the table remembers of the sink when it has this."""
+        return Mark(SinkIdentity.of(self.context()), version, 3)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """What readers see, sorted."""

@@ -11,7 +11,7 @@ from table_support import POSTS, A, B, C, DeltaPlace, Job
 
 from turnback import DeltaSink, Types
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import version_of
+from turnback.sinks.base import directory_digest, version_of
 from turnback.sinks.registry import sink_from_description
 
 
@@ -65,7 +65,11 @@ def test_the_log_names_job_and_sink(job):
     job.start().commit([job.write(A)])
     (newest,) = job.place.table().history(1)
     assert (newest["turnback.job"], newest["turnback.sink"]) == ("likes", "out")
-    assert job.place.table().transaction_version("turnback-id-1-out") == version_of(3, 7)
+    place = directory_digest(job.directory)
+    told = {"directory": place, "job-id": "id-1", "attempt": "3", "version": str(version_of(3, 7))}
+    assert {key: newest[f"turnback.{key}"] for key in told} == told
+    marked = job.place.table().transaction_version(f"turnback-{place}-id-1-out")
+    assert marked == version_of(3, 7)
 
 
 def test_an_empty_string_in_a_partition_column_is_null(tmp_path):

@@ -9,7 +9,7 @@ from table_support import A, B, IcebergPlace, Job
 
 from turnback import IcebergSink, Types
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import version_of
+from turnback.sinks.base import directory_digest, version_of
 from turnback.sinks.registry import sink_from_description
 
 
@@ -22,6 +22,9 @@ def test_the_snapshot_names_job_and_sink(job):
     job.start().commit([job.write(A)])
     summary = job.place.table().current_snapshot().summary.additional_properties
     assert (summary["turnback.job"], summary["turnback.sink"]) == ("likes", "out")
+    place = directory_digest(job.directory)
+    told = {"directory": place, "job-id": "id-1", "attempt": "3", "version": str(version_of(3, 7))}
+    assert {key: summary[f"turnback.{key}"] for key in told} == told
 
 
 def test_data_and_number_are_one_commit(job):

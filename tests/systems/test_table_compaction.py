@@ -46,11 +46,11 @@ def test_fewer_files_and_the_same_rows(daily: Job) -> None:
     assert daily.rows() == rows
     assert daily.place.versions() == old + 1
     # The sink is where it was: it commits what is new, and only that.
-    assert committer._target.published() == number
+    assert committer._look(committer._identity).version == number
     committer.commit([daily.write(A, epoch=6), daily.write(B, epoch=7)])
     assert daily.rows() == sorted([*rows, B], key=repr)
     again = daily.start(4)
-    assert again._target.published() >= number
+    assert again._look(again._identity).version >= number
 
 
 def test_readers_of_older_versions_find_their_files(daily: Job) -> None:
@@ -148,16 +148,15 @@ def test_a_commit_of_the_job_meets_a_compaction(place: Any, monkeypatch: Any) ->
     committer = job.start()
     for epoch, post in enumerate("abcd"):
         committer.commit([job.write((post, 1, "mon"), epoch=epoch + 1)])
-    published, calls = committer._target.published, []
+    look, calls = committer._target.look, []
 
-    def looked() -> int:
-        number = published()
-        if not calls:
+    def looked() -> None:
+        look()
+        calls.append("look")
+        if len(calls) == 1:
             job.sink.compact(job.context())
-        calls.append(number)
-        return number
 
-    monkeypatch.setattr(committer._target, "published", looked)
+    monkeypatch.setattr(committer._target, "look", looked)
     committer.commit([job.write(("a", 2, "mon"), epoch=7)])
     assert job.rows() == [("a", 2, "mon"), *((post, 1, "mon") for post in "bcd")]
 

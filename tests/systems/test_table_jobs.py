@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from table_support import DeltaPlace, Job
 
 from fake_job import FakeJob, schema
 from job_support import Jobs, eventually
-from turnback.core.errors import ConfigurationError
+from turnback import DeltaSink
+from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
 from turnback.inspect.snapshots import describe
 from turnback.inspect.transactions import Action, list_transactions, settle
+from turnback.sinks.delta import DeltaTarget
 from turnback.snapshot.find import load_savepoint
 from turnback.spark.sinks import record_sinks
 
@@ -115,6 +118,57 @@ def test_a_job_without_checkpoints_cannot_let_output_wait(jobs: Jobs) -> None:
         env.execute("forgetful")
 
 
+class NoAnswer(DeltaTarget):
+    """A table of which one commit is not heard of again, though it has landed."""
+
+    def append(self, *arguments: Any) -> None:
+        super().append(*arguments)
+        if self._table.to_pyarrow_table().num_rows == 2:
+            raise SinkError("no answer")
+
+
+class NoAnswerSink(DeltaSink):
+    def target(self, ctx: Any) -> DeltaTarget:
+        return NoAnswer(self, ctx)
+
+
+def test_a_commit_without_an_answer_is_not_rolled_back(jobs: Jobs) -> None:
+    """Without checkpoints: the driver does not know whether the table has the epoch."""
+    place = DeltaPlace(jobs.directory)
+    for account in ("ann", "bob"):
+        pay(jobs, (account, 1, 10))
+    env = jobs.env(interval=None)
+    stream = jobs.files(env, "in", "account string, day string, amount bigint")
+    stream.sink_to(NoAnswerSink(place.root)).uid("out")
+    with pytest.raises(JobFailedError, match="no answer"):
+        jobs.start(env, bounded=True).result(60)
+    assert sorted(place.read()["account"].to_pylist()) == ["ann", "bob"]
+
+
+def test_a_job_that_was_restored_from_a_backup_is_refused(jobs: Jobs) -> None:
+    def accounts() -> list[str]:
+        return sorted(account for account, *_ in table(jobs, "payments"))
+
+    pay(jobs, ("ann", 1, 10))
+    start(jobs, bounded=True).result(60)
+    backup = jobs.directory / "backup"
+    shutil.copytree(jobs.path("tables"), backup)
+    pay(jobs, ("bob", 1, 10))
+    start(jobs, bounded=True).result(60)
+    shutil.rmtree(jobs.path("tables"))
+    shutil.copytree(backup, jobs.path("tables"))
+    pay(jobs, ("cid", 1, 10))
+    with pytest.raises(ConfigurationError, match="restored from a backup"):
+        start(jobs, bounded=True).result(60)
+    assert accounts() == ["ann", "bob"]
+    # The user knows, and goes on: what was written since then is written again.
+    start(jobs, bounded=True, take_over_sinks=True).result(60)
+    assert accounts() == ["ann", "bob", "bob", "cid"]
+    pay(jobs, ("dan", 1, 10))
+    start(jobs, bounded=True).result(60)
+    assert accounts() == ["ann", "bob", "bob", "cid", "dan"]
+
+
 class DeadJob:
     """A job that died with one epoch promised and one that no checkpoint has."""
 
@@ -122,8 +176,8 @@ class DeadJob:
         self.job = FakeJob(str(tmp_path / "jobs"))
         self.job.attempt()
         self.output = Job(DeltaPlace(tmp_path), **options)
-        ids = {"job_id": self.job.info.job_id, "job_directory": self.job.directory.storage.uri}
-        ctx = self.output.context(self.job.number, **ids)
+        self.output.directory = self.job.directory.storage.uri
+        ctx = self.output.context(self.job.number, job_id=self.job.info.job_id)
         self.output.sink.claim(ctx)
         self.output.sink.committer(ctx).recover(())
         record_sinks(self.job.directory, self.job.number, {"out": self.output.sink})
@@ -169,6 +223,17 @@ def test_what_waited_is_joined_without_the_program(tmp_path: Path) -> None:
     assert len(dead.output.files()) == 1
     assert dead.output.files() == dead.output.place.referenced()
     assert list_transactions(dead.job) == []
+
+
+def test_what_the_table_has_already_is_not_dropped(tmp_path: Path) -> None:
+    """The driver was killed while another sink committed, before that was recorded."""
+    dead = DeadJob(tmp_path)
+    promised = dead.job.log.latest().transactions["out"]
+    ctx = dead.output.context(dead.job.number, job_id=dead.job.info.job_id)
+    dead.output.sink.committer(ctx).commit(promised)
+    settle(dead.job, Action.ABORT)
+    assert dead.output.rows() == [("a", 1, "mon"), ("b", 2, "tue")]
+    assert dead.output.files() == dead.output.place.referenced()
 
 
 def test_what_a_dead_job_promised_is_dropped(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from turnback import DeltaSink, IcebergSink
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import table_join
 from turnback.sinks.base import version_of
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.registry import sink_from_description
+from turnback.sinks.table_committer import Mark
 from turnback.sinks.table_files import TableTransaction
 from turnback.sinks.tables import commit_marks, found_join
 
@@ -109,7 +111,7 @@ def test_a_driver_that_died_while_joining_leaves_nothing(many: Job) -> None:
     many.start()
     prepared = epochs(many, 1, 4)
     dead = many.sink.committer(many.context(3))
-    assert dead._joiner.join([decoded(many, one) for one in prepared]) is not None
+    assert joiner(dead).join([decoded(many, one) for one in prepared]) is not None
     many.start(4, prepared)
     assert many.rows() == rows(1, 4)
     assert many.files() == many.place.referenced()
@@ -122,9 +124,9 @@ def test_a_driver_that_died_after_the_commit_is_not_repeated(
     committer = many.start()
     prepared = epochs(many, 1, 4)
     twice = many.sink.committer(many.context(3))
-    twice._joiner.join([decoded(many, one) for one in prepared])  # it had failed before
+    joiner(twice).join([decoded(many, one) for one in prepared])  # it had failed before
     with monkeypatch.context() as patch:
-        patch.setattr(committer._joiner, "settle", died)
+        patch.setattr(table_join.Joiner, "settle", died)
         with pytest.raises(KeyboardInterrupt):
             committer.commit(prepared)
     assert many.rows() == rows(1, 4)
@@ -132,6 +134,10 @@ def test_a_driver_that_died_after_the_commit_is_not_repeated(
     assert many.rows() == rows(1, 4)
     assert many.files() == many.place.referenced()
     assert many.notes() == []
+
+
+def joiner(committer: Any) -> table_join.Joiner:
+    return committer._joiner(committer._identity)
 
 
 def died(*_: Any) -> None:
@@ -162,7 +168,7 @@ def test_turned_back_while_joining(many: Job) -> None:
     many.start()
     prepared = epochs(many, 1, 4)
     dead = many.sink.committer(many.context(3))
-    dead._joiner.join([decoded(many, one) for one in prepared])
+    joiner(dead).join([decoded(many, one) for one in prepared])
     many.start(4, prepared[:2])
     assert many.rows() == rows(1, 1)
     assert many.files() == many.place.referenced()
@@ -171,16 +177,15 @@ def test_turned_back_while_joining(many: Job) -> None:
 def test_others_may_write_meanwhile(many: Job) -> None:
     committer = many.start()
     prepared = epochs(many, 1, 4)
-    published, calls = committer._target.published, []
+    look, calls = committer._target.look, []
 
-    def looked() -> int:
-        number = published()
-        if not calls:
+    def looked() -> None:
+        look()
+        calls.append("look")
+        if len(calls) == 1:
             many.place.append(posts(("other", 0, "wed")))
-        calls.append(number)
-        return number
 
-    committer._target.published = looked
+    committer._target.look = looked
     committer.commit(prepared)
     assert many.rows() == sorted([*rows(1, 4), ("other", 0, "wed")], key=repr)
     assert many.files() <= many.place.referenced()
@@ -190,7 +195,7 @@ def test_without_the_option_again(many: Job) -> None:
     """What waited is written by a program that has the option no more, and the other way round."""
     many.start()
     prepared = epochs(many, 1, 2)
-    many.sink.committer(many.context(3))._joiner.join([decoded(many, one) for one in prepared])
+    joiner(many.sink.committer(many.context(3))).join([decoded(many, one) for one in prepared])
     plain = Job(many.place, partition_by=["day"])
     plain.start(4, prepared)
     assert plain.rows() == rows(1, 2)
@@ -266,12 +271,13 @@ def test_a_sink_is_rebuilt_as_it_was(tmp_path: Any) -> None:
 
 
 def test_a_join_is_found_only_if_the_history_tells() -> None:
-    one, two, fence = (
-        commit_marks("app", number, join) for number, join in ((10, "j1"), (20, "j2"), (30, ""))
-    )
-    history = [fence, {}, commit_marks("other", 15, "x"), two, one]
+    def commit(app: str, number: int, join: str) -> dict[str, str]:
+        return commit_marks(app, Mark(SinkIdentity("job", "", "id", "out"), number), join)
+
+    one, two, plain = commit("app", 10, "j1"), commit("app", 20, "j2"), commit("app", 30, "")
+    history = [plain, {}, commit("other", 15, "x"), two, one]
     assert found_join(history, "app", 20) == "j2"
     assert found_join(history, "app", 15) == "j2"
     assert found_join(history, "app", 10) == "j1"
     assert found_join(history, "app", 5) is None
-    assert found_join([fence], "app", 20) is None
+    assert found_join([plain], "app", 20) is None

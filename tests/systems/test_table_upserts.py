@@ -66,10 +66,11 @@ def test_a_change_of_mode_is_refused_while_output_is_promised(upserts):
 def test_a_merge_between_look_and_write_is_noticed(upserts):
     upserts.start(3)
     zombie, successor = (upserts.sink.target(upserts.context(attempt)) for attempt in (3, 4))
-    assert zombie.published() == successor.published() == 0
-    successor.merge(posts(("a", 2, None)), version_of(4, 1))
+    for target in (zombie, successor):
+        target.look()
+    successor.merge(posts(("a", 2, None)), upserts.mark(version_of(4, 1)))
     with pytest.raises(ConflictError):
-        zombie.merge(posts(("a", 1, None)), version_of(3, 7))
+        zombie.merge(posts(("a", 1, None)), upserts.mark(version_of(3, 7)))
     assert upserts.rows() == [("a", 2, None)]
 
 
@@ -77,11 +78,11 @@ def test_a_merge_that_changes_nothing_still_counts(upserts):
     committer = upserts.start()
     committer.commit([upserts.write(A)])
     zombie = upserts.sink.target(upserts.context(3))
-    zombie.published()
+    zombie.look()
     committer.commit([upserts.write(A, epoch=8)])
     assert max(upserts.place.remembered()) == version_of(3, 8)
     with pytest.raises(ConflictError):
-        zombie.merge(posts(A), version_of(3, 7))
+        zombie.merge(posts(A), upserts.mark(version_of(3, 7)))
 
 
 def test_columns_that_only_the_table_has_when_rows_are_replaced(upserts):
@@ -112,8 +113,7 @@ def test_without_the_number_old_output_comes_back(upserts, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     target = type(upserts.sink.target(upserts.context()))
-    look = target.published
-    monkeypatch.setattr(target, "published", lambda self: look(self) * 0)
+    monkeypatch.setattr(target, "remembered", lambda self, identity: None)
     committer.commit([old])
     assert upserts.rows() == [("a", 1, None)]
 

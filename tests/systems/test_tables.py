@@ -1,6 +1,7 @@
 """What every sink for a table format promises, against the formats' own libraries and readers."""
 
 import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -107,29 +108,36 @@ def test_a_driver_that_was_replaced_before_its_successor_wrote_commits_nothing(j
     zombie = job.start(3)
     promised = job.write(A)
     job.start(4)  # it does not know the transaction, and removes its files
-    zombie.commit([promised])
+    with pytest.raises(SinkError, match="attempt 4 has rolled them back"):
+        zombie.commit([promised])
     assert job.rows() == []
     assert job.files() == set()
 
 
+def looked(job, attempt):
+    """What a driver commits through, after it has looked at the table."""
+    target = job.sink.target(job.context(attempt))
+    target.look()
+    assert target.remembered(job.mark(0).identity) is None
+    return target
+
+
 def test_a_commit_between_look_and_write_is_noticed(job):
     job.start(3)
-    zombie, successor = (job.sink.target(job.context(attempt)) for attempt in (3, 4))
-    assert zombie.published() == successor.published() == 0
+    zombie, successor = looked(job, 3), looked(job, 4)
     file = decoded(job, job.write(A)).files
-    successor.append(file, version_of(3, 7))
+    successor.append(file, job.mark(version_of(3, 7)))
     with pytest.raises(ConflictError):
-        zombie.append(file, version_of(3, 7))
+        zombie.append(file, job.mark(version_of(3, 7)))
     assert job.rows() == [A]
 
 
 def test_a_fence_between_look_and_write_is_noticed(job):
     job.start(3)
-    zombie, successor = (job.sink.target(job.context(attempt)) for attempt in (3, 4))
-    assert zombie.published() == successor.published() == 0
-    successor.mark(version_of(4, 0) - 1)
+    zombie, successor = looked(job, 3), looked(job, 4)
+    successor.mark(replace(job.mark(0), fence=version_of(4, 0) - 1))
     with pytest.raises(ConflictError):
-        zombie.append(decoded(job, job.write(A)).files, version_of(3, 7))
+        zombie.append(decoded(job, job.write(A)).files, job.mark(version_of(3, 7)))
     assert job.rows() == []
 
 
@@ -152,11 +160,12 @@ def test_what_dead_attempts_wrote_is_removed_and_nothing_else(job):
     done, promised = job.write(A), job.write(B, epoch=8)
     committer.commit([done])
     job.write(C, epoch=9)
-    job.write(C, epoch=9, uid="another")
+    job.write(C, epoch=9, uid="it was renamed since")
+    job.write(C, epoch=9, directory_id="a copy of the job")
     job.place.append(posts(C))
     job.start(4, [promised])
     assert job.rows() == [A, B, C]
-    assert len(job.files() - job.place.referenced()) == 1  # of the other sink
+    assert len(job.files() - job.place.referenced()) == 1  # of the copy
     assert len(job.notes()) == 1
 
 

@@ -173,7 +173,12 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
         return
     if ctx.take_over:
         return
-    raise ConfigurationError(
+    raise unknown_output(ctx, attempt, target)
+
+
+def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
+    """Why a target cannot be written to that has output which the job directory never wrote."""
+    return ConfigurationError(
         f"{name_sink(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
         "which the job directory knows nothing: it was restored from a backup, or replaced by a "
         "copy. Restore the target from the same time as well, or give this sink another target; "

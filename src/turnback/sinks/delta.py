@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import CommitterContext, attempt_of, name_sink, version_of
 from turnback.sinks.delta_table import compaction_of, differences
+from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.table_committer import Mark
 from turnback.sinks.table_compaction import Compaction, ConflictError
 from turnback.sinks.table_files import Layout, TableFile
 from turnback.sinks.table_join import TARGET_BYTES
@@ -39,16 +41,25 @@ _LOOK_BACK = 10
 """How many versions are made durable that others may have written, when a job starts."""
 _HISTORY = 1000
 """How many versions are looked at for the join that published something."""
+_DRIVER, _FENCE = ".driver", ".fence"
+_OWNER = "turnback.owner"
+_NONCE = version_of(1, 0) - 1
+"""Attempt and nonce of a driver are one number, as attempt and epoch are in a version."""
 
 
 class DeltaTarget:
-    """A Delta table. How far a sink is stands in its log as a transaction of the sink's app id."""
+    """A Delta table. How far a sink is stands in its log as a transaction of the sink's app id.
+
+    Others beside it say which driver wrote it, and what was rolled back. One that all sinks of
+    Turnback have makes the commits of a job conflict with those of another that has taken the
+    table over.
+    """
 
     def __init__(self, sink: DeltaSink, ctx: CommitterContext) -> None:
         self._delta = require("deltalake", "delta", "DeltaSink")
         self._sink = sink
         self._name = name_sink(ctx.job, ctx.uid)
-        self._app_id = f"turnback-{ctx.job_id}-{ctx.uid}"
+        self._directory_id = ctx.directory_id
         self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
         self._table: Any = None
         self._synced: int | None = None
@@ -118,7 +129,10 @@ class DeltaTarget:
             if self._open() is None:  # else another sink of the job was faster
                 raise
 
-    def published(self) -> int:
+    def exists(self) -> bool:
+        return self._open() is not None
+
+    def look(self) -> None:
         with self._failures("read"):
             if self._table is None:
                 self._table = self._open()
@@ -127,13 +141,39 @@ class DeltaTarget:
             if self._table is not None:
                 self._require_same()
                 self._sync()
-                return int(self._table.transaction_version(self._app_id) or 0)
+                return
         raise SinkError(
             f"{self._name}: there is no Delta table at {self._sink.place} any more. Put it back, "
             "or start the job again to have it created"
         )
 
-    def append(self, files: Sequence[TableFile], version: int, join: str = "") -> None:
+    def remembered(self, identity: SinkIdentity) -> Mark | None:
+        app = _app_id(identity)
+        with self._failures("read"):
+            version, driver, fence = (
+                self._table.transaction_version(app + part) for part in ("", _DRIVER, _FENCE)
+            )
+        if version is None:
+            return None
+        if driver is None:  # written before targets were told of job directories
+            return Mark(identity, int(version), attempt_of(int(version)))
+        nonce = int(driver) & _NONCE
+        short = f"{nonce:010x}" if nonce else ""
+        return Mark(identity, int(version), attempt_of(int(driver)), short, int(fence or 0))
+
+    def referenced(self, paths: Collection[str]) -> set[str]:
+        with self._failures("read"):
+            actions = pa.table(self._table.get_add_actions(flatten=True))
+            return set(paths) & {unquote(path) for path in actions.column("path").to_pylist()}
+
+    def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
+        told = commit_marks(_app_id(mark.identity), mark, join)
+        self._append(files, mark, told)
+
+    def mark(self, mark: Mark) -> None:
+        self._append((), mark, {})
+
+    def _append(self, files: Sequence[TableFile], mark: Mark, told: dict[str, str]) -> None:
         transaction = require("deltalake.transaction", "delta", "DeltaSink")
         now = int(time.time() * 1000)
         actions = [
@@ -147,19 +187,16 @@ class DeltaTarget:
                 "append",
                 table.schema(),
                 list(self._sink.partition_by),
-                commit_properties=self._properties(version, join),
+                commit_properties=self._properties(mark, told),
             )
             self._table.update_incremental()
             self._sync()
 
-    def mark(self, version: int) -> None:
-        self.append((), version)
-
-    def find_join(self, version: int) -> str | None:
+    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
         with self._failures("read the history of"):
-            return found_join(self._table.history(_HISTORY), self._app_id, version)
+            return found_join(self._table.history(_HISTORY), _app_id(identity), version)
 
-    def merge(self, rows: pa.Table, version: int) -> None:
+    def merge(self, rows: pa.Table, mark: Mark) -> None:
         # Columns that only the table has keep their values.
         values = {f"`{name}`": f"new.`{name}`" for name in rows.column_names}
         same = " AND ".join(f"old.`{column}` = new.`{column}`" for column in self._sink.key)
@@ -169,7 +206,9 @@ class DeltaTarget:
                 same,
                 source_alias="new",
                 target_alias="old",
-                commit_properties=self._properties(version),
+                commit_properties=self._properties(
+                    mark, commit_marks(_app_id(mark.identity), mark, "")
+                ),
             ).when_matched_update(values).when_not_matched_insert(values).execute()
             self._sync()
 
@@ -229,10 +268,21 @@ class DeltaTarget:
             except exceptions.TableNotFoundError:
                 return None
 
-    def _properties(self, version: int, join: str = "") -> Any:
+    def _properties(self, mark: Mark, told: dict[str, str]) -> Any:
+        app, transaction = _app_id(mark.identity), self._delta.Transaction
+        if mark.identity.directory_id:
+            driver = version_of(mark.attempt, int(mark.nonce or "0", 16))
+            transactions = [
+                transaction(app, mark.version),
+                transaction(app + _DRIVER, driver),
+                transaction(app + _FENCE, mark.fence),
+            ]
+        else:  # drivers that only know this one must be kept out by it
+            transactions = [transaction(app, max(mark.version, mark.fence))]
+        if self._directory_id:
+            transactions.append(transaction(_OWNER, int(self._directory_id, 16)))
         return self._delta.CommitProperties(
-            app_transactions=[self._delta.Transaction(self._app_id, version)],
-            custom_metadata=self._commit_info | commit_marks(self._app_id, version, join),
+            app_transactions=transactions, custom_metadata=self._commit_info | told
         )
 
     def _check_types(self, schema: pa.Schema) -> None:
@@ -262,6 +312,11 @@ class DeltaTarget:
             raise SinkError(
                 f"{self._name}: cannot {what} the Delta table {self._sink.place}: {reason}"
             ) from error
+
+
+def _app_id(identity: SinkIdentity) -> str:
+    place = f"{identity.directory_id}-" if identity.directory_id else ""
+    return f"turnback-{place}{identity.job_id}-{identity.uid}"
 
 
 class DeltaSink(TableSink):

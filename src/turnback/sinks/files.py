@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from turnback.core.errors import ConfigurationError, SinkError, StorageError
@@ -20,20 +21,26 @@ from turnback.sinks.base import (
     name_sink,
 )
 from turnback.sinks.formats import FORMATS, FileWriter
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import Ownership
 from turnback.sinks.staging import (
     KIND,
+    LeftFile,
     PublishRecord,
     StagedFile,
+    all_homes,
+    attempt_directories,
     attempt_directory,
     explain_file,
     left_files,
-    sink_directory,
+    staged_files,
     task_of,
 )
 from turnback.storage.base import TEMPORARY
 from turnback.storage.directory import Access, make_directories, sync_directory
 from turnback.storage.local import LocalStorage
+
+_LOG = logging.getLogger(__name__)
 
 
 class FileCommitter:
@@ -71,21 +78,52 @@ class FileCommitter:
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for transaction in transactions:
-            staged = self._locate(StagedFile.decode(transaction, self._ctx))
-            with self._failures("remove", staged):
-                staged.unlink(missing_ok=True)
+            file = StagedFile.decode(transaction, self._ctx)
+            staged = self._locate(file)
+            with self._failures("remove", staged), suppress(FileNotFoundError):
+                if file.attempt is not None:
+                    length = staged.stat().st_size
+                    left = LeftFile(staged, length, file.attempt, file.epoch)
+                    self._published.drop(file.home, [left])
+                staged.unlink()
 
     def recover(self, pending: Sequence[bytes]) -> None:
+        """Publish `pending`, and remove all else that older attempts of the job have staged.
+
+        Also under other uids, and what the job staged before it was started afresh.
+        """
         self.commit(pending)
-        home = sink_directory(self._root, self._ctx)
-        with self._failures("list", home):
-            paths = [path for path in home.iterdir() if not path.is_symlink()]
-        for path in paths:
-            with self._failures("remove", path):
-                if path.name.startswith(TEMPORARY):
-                    path.unlink(missing_ok=True)
-                elif path.name.isdecimal() and int(path.name) < self._ctx.attempt:
-                    _remove_directory(path)
+        with self._failures("list", self._root):
+            homes = all_homes(self._root, self._ctx)
+        for home in homes:
+            with self._failures("remove what was staged in", home):
+                self._roll_back(home)
+
+    def _roll_back(self, home: Path) -> None:
+        """Remove what attempts before this one have staged in one place; record it first."""
+        older = [
+            directory
+            for directory in attempt_directories(self._root, home)
+            if int(directory.name) < self._ctx.attempt
+        ]
+        files = [file for directory in older for file in staged_files(directory)]
+        where = PurePosixPath(home.relative_to(self._root))
+        self._published.drop(where, files)
+        former = SinkIdentity.of(self._ctx).found_in(where)
+        if files and former is not None and former.job_id != self._ctx.job_id:
+            _LOG.warning(
+                "%s: %d files with %d bytes that sink %r had written and not published before the "
+                "job was started afresh are dropped",
+                self._name,
+                len(files),
+                sum(file.length for file in files),
+                former.uid,
+            )
+        for directory in older:
+            _remove_directory(directory)
+        for path in home.iterdir():
+            if path.name.startswith(TEMPORARY) and not path.is_symlink():
+                path.unlink(missing_ok=True)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
         retained = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from hashlib import blake2b
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import CommitterContext, attempt_of, name_sink
 from turnback.sinks.iceberg_compaction import JoinedFiles, describe, plan
 from turnback.sinks.iceberg_schema import (
     ADDITIVE,
@@ -21,7 +21,9 @@ from turnback.sinks.iceberg_schema import (
     iceberg_schema,
     other_problems,
 )
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import Ownership
+from turnback.sinks.table_committer import Mark
 from turnback.sinks.table_compaction import Compaction, ConflictError
 from turnback.sinks.table_files import Layout, TableFile
 from turnback.sinks.table_schema import ColumnChange, changed_table, describe_problems
@@ -39,8 +41,6 @@ class IcebergTarget:
     def __init__(self, sink: IcebergSink, ctx: CommitterContext) -> None:
         self._sink = sink
         self._name = name_sink(ctx.job, ctx.uid)
-        digest = blake2b(f"{ctx.job_id}\0{ctx.uid}".encode(), digest_size=8).hexdigest()
-        self._property = f"turnback.version.{digest}"
         self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
         self._table: Any = None
         self._synced: str | None = None
@@ -112,7 +112,7 @@ class IcebergTarget:
                     f"{self._name}: the catalog has no namespace {namespace!r}; create it first"
                 ) from None
 
-    def published(self) -> int:
+    def look(self) -> None:
         self._table = self._open()
         if self._table is None:
             raise SinkError(
@@ -125,45 +125,61 @@ class IcebergTarget:
         # PyIceberg must not rebase by itself: the commit it met may be that of this sink by a newer
         # driver, which has to be looked at. This changes the copy in memory only.
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
-        return int(self._table.properties.get(self._property, 0))
 
-    def append(self, files: Sequence[TableFile], version: int, join: str = "") -> None:
+    def remembered(self, identity: SinkIdentity) -> Mark | None:
+        value = self._table.properties.get(_property(identity))
+        if value is None:
+            return None
+        version, *others = value.split()
+        if not others:  # written before targets were told of job directories
+            return Mark(identity, int(version), attempt_of(int(version)))
+        attempt, fence, *nonce = others
+        return Mark(identity, int(version), int(attempt), "".join(nonce), int(fence))
+
+    def referenced(self, paths: Collection[str]) -> set[str]:
+        location = self._table.location().rstrip("/")
+        with self._failures("read"):
+            files = {task.file.file_path for task in self._table.scan().plan_files()}
+        return {path for path in paths if f"{location}/{path}" in files}
+
+    def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
         location = self._table.location().rstrip("/")
         paths = [f"{location}/{file.path}" for file in files]
         with self._failures("commit to"):
             transaction = self._table.transaction()
             # Names have random parts, and the version is looked at: no file can be there twice.
-            summary = self._summary | commit_marks(self._property, version, join)
+            summary = self._summary | commit_marks(_property(mark.identity), mark, join)
             transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
-            self._commit(transaction, version)
+            self._commit(transaction, mark)
 
-    def find_join(self, version: int) -> str | None:
+    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
         snapshots = sorted(
             self._table.snapshots(),
             key=lambda snapshot: snapshot.sequence_number or 0,
             reverse=True,
         )
         summaries = (one.summary.additional_properties for one in snapshots if one.summary)
-        return found_join(summaries, self._property, version)
+        return found_join(summaries, _property(identity), version)
 
-    def mark(self, version: int) -> None:
+    def mark(self, mark: Mark) -> None:
         with self._failures("commit to"):
             transaction = self._table.transaction()
             self._add_empty_snapshot(transaction)
-            self._commit(transaction, version)
+            self._commit(transaction, mark)
 
-    def merge(self, rows: pa.Table, version: int) -> None:
+    def merge(self, rows: pa.Table, mark: Mark) -> None:
         with self._failures("merge into"):
             transaction = self._table.transaction()
+            summary = self._summary | commit_marks(_property(mark.identity), mark, "")
             result = transaction.upsert(
-                rows, join_cols=list(self._sink.key), snapshot_properties=self._summary
+                rows, join_cols=list(self._sink.key), snapshot_properties=summary
             )
             if not result.rows_updated and not result.rows_inserted:
                 self._add_empty_snapshot(transaction)
-            self._commit(transaction, version)
+            self._commit(transaction, mark)
 
     def plan_compaction(self) -> Compaction:
-        self.published()
+        self.look()
         with self._failures("read"):
             return describe(self._table, plan(self._table), self.version())
 
@@ -172,7 +188,7 @@ class IcebergTarget:
             if self._joined is None:
                 self._joined = JoinedFiles(self._table, self._sink.storage())
         with alone, self._failures("compact"):
-            self.published()
+            self.look()
             self._table, replaced = self._joined.commit(self._table, self._summary)
             self._joined = None
             self._sync()
@@ -190,8 +206,12 @@ class IcebergTarget:
         with update.fast_append():
             pass
 
-    def _commit(self, transaction: Any, version: int) -> None:
-        transaction.set_properties({self._property: str(version)})
+    def _commit(self, transaction: Any, mark: Mark) -> None:
+        if mark.identity.directory_id:
+            value = f"{mark.version} {mark.attempt} {mark.fence} {mark.nonce}".rstrip()
+        else:  # drivers that only know the number must be kept out by it
+            value = str(max(mark.version, mark.fence))
+        transaction.set_properties({_property(mark.identity): value})
         self._table = transaction.commit_transaction()
         self._sync()
 
@@ -246,6 +266,11 @@ class IcebergTarget:
                 f"{self._name}: cannot {what} the Iceberg table {self._sink.place}: "
                 f"{type(error).__name__}: {self._sink.without_secrets(str(error))}"
             ) from error
+
+
+def _property(identity: SinkIdentity) -> str:
+    digest = blake2b(identity.hashed, digest_size=8).hexdigest()
+    return f"turnback.version.{digest}"
 
 
 @lru_cache(maxsize=8)

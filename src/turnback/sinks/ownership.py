@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -18,13 +20,11 @@ from turnback.core.errors import (
     SinkError,
     StorageError,
 )
-from turnback.core.ids import path_segment
 from turnback.sinks.base import CommitterContext, canonical_directory, name_sink
+from turnback.sinks.identity import HIDDEN, SinkIdentity, homes_of, job_home
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 
-HIDDEN = ".turnback"
-"""What sinks keep in a directory that others read; no reader looks into hidden directories."""
 SUFFIX = ".inprogress"
 """Ends the names of files that stand for output which is not published yet."""
 _OWNER, _OWNER_FORMAT = "sink-owner", 1
@@ -137,20 +137,57 @@ class Ownership:
         )
 
     def _refuse_unsettled(self, owner: Owner) -> None:
-        """Hand nothing over while the owner has files there that a checkpoint may promise."""
-        home = f"{HIDDEN}/{path_segment(owner.job)}"
-        mine = f"{home}/{path_segment(self._ctx.job_id)}/" if self._ctx.job_id else None
-        with self._failures():
-            staged = [
-                path
-                for path in self._storage.list(home)
-                if path.endswith(SUFFIX) and not (mine and path.startswith(mine))
-            ]
-        if staged:
-            raise ConfigurationError(
-                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r} in "
-                f"{owner.directory} yet: it has {len(staged)} files there that are not published, "
-                f"which would be lost. Stop it, and if they are still there run `turnback "
-                f"transactions commit {owner.job}`; if that job is gone for good, remove "
-                f"{self._place}/{home}"
+        """Hand nothing over while the owner has output for it that is not published."""
+        promised = self._promised_by(owner)
+        if promised:
+            raise self._not_yet(
+                owner,
+                f"a checkpoint of that job has promised {promised} transactions that it has not "
+                "committed, which would be lost",
+                f"if that job is gone for good, drop them with `turnback transactions abort "
+                f"{owner.job}`",
             )
+        staged = self._staged_by(owner, nothing_promised=promised is not None)
+        if staged:
+            raise self._not_yet(
+                owner,
+                f"it has {len(staged)} files there that are not published, which would be lost",
+                f"if that job is gone for good, remove {self._place}/{job_home(owner.job)}",
+            )
+
+    def _promised_by(self, owner: Owner) -> int | None:
+        """How many transactions the owner has promised; None if that cannot be learned at all."""
+        if self._ctx.other_jobs is None:
+            return None
+        try:
+            return self._ctx.other_jobs.promised_by(owner.directory)
+        except StorageError as error:
+            raise ConfigurationError(
+                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r}: whether "
+                f"it has promised output for it cannot be read from {owner.directory}: {error}. "
+                f"Make it readable; if that job is gone for good, remove {self._owner_path}"
+            ) from error
+
+    def _staged_by(self, owner: Owner, *, nothing_promised: bool) -> list[str]:
+        """The files that stand for output of the owner.
+
+        If it has promised nothing, those of this very job are left out: it was moved here, and what
+        it has staged at its former place it may have promised itself.
+        """
+        theirs = replace(self._ctx, job=owner.job, job_directory=owner.directory)
+        with self._failures():
+            found = [p for p in self._storage.list(str(job_home(owner.job))) if p.endswith(SUFFIX)]
+        homes = {path: PurePosixPath(path).parent.parent for path in found}
+        of_owner = homes_of(theirs, homes.values())
+        own: set[PurePosixPath] = set()
+        if nothing_promised and self._ctx.job_id:
+            identity = SinkIdentity.of(theirs)
+            own = {identity.home.parent, identity.without_directory.home.parent}
+        return [p for p, home in homes.items() if home in of_owner and home.parent not in own]
+
+    def _not_yet(self, owner: Owner, why: str, otherwise: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._name}: {self._place} cannot be taken over from job {owner.job!r} in "
+            f"{owner.directory} yet: {why}. Stop it, and if they are still there run `turnback "
+            f"transactions commit {owner.job}`; {otherwise}"
+        )

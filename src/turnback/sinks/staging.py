@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from turnback.core.errors import NotFoundError, SinkError, TurnbackError
-from turnback.core.ids import path_segment
 from turnback.sinks.base import (
     CommitterContext,
     TransactionInfo,
@@ -19,7 +18,8 @@ from turnback.sinks.base import (
     open_handle,
     seal_handle,
 )
-from turnback.sinks.ownership import HIDDEN, SUFFIX
+from turnback.sinks.identity import HIDDEN, SinkIdentity, homes_of, job_home
+from turnback.sinks.ownership import SUFFIX
 from turnback.storage.directory import Access
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage
@@ -83,8 +83,8 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
-    """Where this sink stages, one directory per attempt; the id tells jobs of one name apart."""
-    return root / HIDDEN / path_segment(ctx.job) / path_segment(ctx.job_id) / path_segment(ctx.uid)
+    """Where this sink stages, one directory per attempt."""
+    return root / SinkIdentity.of(ctx).home
 
 
 def attempt_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
@@ -112,19 +112,49 @@ class LeftFile(msgspec.Struct, frozen=True):
     attempt: int
     epoch: int
 
+    @property
+    def final(self) -> str:
+        """The name it was to get in the sink's directory."""
+        return self.path.name.removesuffix(SUFFIX)
+
 
 def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
     """What a sink has staged and nobody has committed or removed; links are not followed."""
-    home = sink_directory(root, ctx)
+    own = SinkIdentity.of(ctx)
+    for home in sorted({own.home, own.without_directory.home}):
+        for attempt in attempt_directories(root, root / home):
+            yield from staged_files(attempt)
+
+
+def all_homes(root: Path, ctx: CommitterContext) -> list[Path]:
+    """Where sinks of this job have staged, under whatever uid and id; links are not followed."""
+    bases = {root / job_home(ctx.job), root / job_home(ctx.job, ctx.directory_id)}
+    found = [
+        PurePosixPath(path.relative_to(root))
+        for base in bases
+        for path in base.glob("*/*")
+        if path.is_dir() and path.resolve().is_relative_to(root.resolve())
+    ]
+    return sorted(root / home for home in homes_of(ctx, found) if not (root / home).is_symlink())
+
+
+def attempt_directories(root: Path, home: Path) -> list[Path]:
+    """The directories of attempts in the home of a sink; links are not followed."""
     if not home.is_dir() or not home.resolve().is_relative_to(root.resolve()):
-        return
-    for directory in sorted(home.iterdir()):
-        if not directory.name.isdecimal() or directory.is_symlink():
-            continue
-        for path in sorted(directory.iterdir()):
-            task = task_of(path.name)
-            if task is not None and not path.is_symlink():
-                yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])
+        return []
+    return [
+        path
+        for path in sorted(home.iterdir())
+        if path.name.isdecimal() and path.is_dir() and not path.is_symlink()
+    ]
+
+
+def staged_files(directory: Path) -> Iterator[LeftFile]:
+    """The files in the directory of an attempt."""
+    for path in sorted(directory.iterdir()):
+        task = task_of(path.name)
+        if task is not None and not path.is_symlink():
+            yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])
 
 
 def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
@@ -172,7 +202,26 @@ Attempts are kept apart because epochs are counted again when a job turns back.
 
 
 class _Record(msgspec.Struct, frozen=True):
+    """`dropped` has, by attempt, files of these epochs that were rolled back instead."""
+
     epochs: Epochs
+    dropped: dict[int, tuple[str, ...]] = {}
+
+    def joined(self, other: _Record) -> _Record:
+        epochs = dict(self.epochs)
+        for attempt, epoch in other.epochs.items():
+            epochs[attempt] = max(epoch, epochs.get(attempt, epoch))
+        dropped = dict(self.dropped)
+        for attempt, names in other.dropped.items():
+            dropped[attempt] = tuple(sorted({*names, *dropped.get(attempt, ())}))
+        newest = sorted(epochs)[-_ATTEMPTS:]
+        return _Record(
+            {attempt: epochs[attempt] for attempt in newest},
+            {attempt: dropped[attempt] for attempt in newest if attempt in dropped},
+        )
+
+    def covers(self, attempt: int, epoch: int) -> bool:
+        return self.epochs.get(attempt, -1) >= epoch
 
 
 class PublishRecord:
@@ -186,48 +235,64 @@ class PublishRecord:
         self._root = root
         self._storage = LocalStorage(root, Access.UMASK)
         self._attempt = attempt
-        self._own: dict[PurePosixPath, Epochs] = {}
+        self._own: dict[PurePosixPath, _Record] = {}
 
     def covers(self, file: StagedFile) -> bool:
         """Whether a file may have been published; raises `StorageError` if a record is bad."""
         if file.attempt is None:
             return False
-        return self._read(file.home).get(file.attempt, -1) >= file.epoch
+        record = self._read(file.home)
+        rolled_back = file.final in record.dropped.get(file.attempt, ())
+        return record.covers(file.attempt, file.epoch) and not rolled_back
 
     def extend(self, files: Iterable[StagedFile]) -> None:
         """Record that files are about to be published; if it raises, nothing may be."""
-        new: dict[PurePosixPath, Epochs] = {}
+        new: dict[PurePosixPath, _Record] = {}
         for file in files:
             if file.attempt is not None:
-                _join(new.setdefault(file.home, {}), {file.attempt: file.epoch})
-        for home, epochs in new.items():
-            self._write(home, epochs)
+                known = new.get(file.home, _Record({}))
+                new[file.home] = known.joined(_Record({file.attempt: file.epoch}))
+        for home, record in new.items():
+            self._write(home, record)
 
-    def _write(self, home: PurePosixPath, epochs: Epochs) -> None:
+    def drop(self, home: PurePosixPath, files: Iterable[LeftFile]) -> None:
+        """Record that staged files are about to be rolled back; if it raises, none may be.
+
+        Otherwise one that is gone would count as published and taken away by its reader, if its
+        driver was killed in the middle of the renames of its epoch.
+        """
+        record = self._read(home)
+        dropped: dict[int, tuple[str, ...]] = {}
+        for file in files:
+            if record.covers(file.attempt, file.epoch):
+                dropped[file.attempt] = (*dropped.get(file.attempt, ()), file.final)
+        if dropped:
+            self._write(home, _Record({}, dropped))
+
+    def _write(self, home: PurePosixPath, new: _Record) -> None:
         first = home not in self._own
         known = self._read(home) if first else self._own[home]
-        joined = _join(dict(known), epochs)
+        joined = known.joined(new)
         if joined == known:
             return
-        newest = dict(sorted(joined.items())[-_ATTEMPTS:])
         path = home / f"published-{self._attempt}"
-        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(newest)))
+        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(joined))
         self._storage.put(str(path), data)
-        self._own[home] = newest
+        self._own[home] = joined
         if first:
             for older, writer in self._paths(home).items():
                 if writer < self._attempt:
                     self._storage.delete(older)
 
-    def _read(self, home: PurePosixPath) -> Epochs:
+    def _read(self, home: PurePosixPath) -> _Record:
         while True:
-            epochs: Epochs = {}
+            record = _Record({})
             try:
                 for path in self._paths(home):
                     name = f"{self._storage.uri}/{path}"
                     _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
-                    _join(epochs, msgspec.json.decode(body, type=_Record).epochs)
-                return epochs
+                    record = record.joined(msgspec.json.decode(body, type=_Record))
+                return record
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
 
@@ -236,9 +301,3 @@ class PublishRecord:
         directory = self._root / home
         names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
         return {str(home / m[0]): int(m[1]) for m in map(_NAME.fullmatch, names) if m}
-
-
-def _join(into: Epochs, other: Epochs) -> Epochs:
-    for attempt, epoch in other.items():
-        into[attempt] = max(epoch, into.get(attempt, epoch))
-    return into

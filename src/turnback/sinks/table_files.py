@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -35,8 +35,8 @@ from turnback.sinks.base import (
     seal_handle,
     version_of,
 )
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import SUFFIX
-from turnback.sinks.staging import sink_directory
 from turnback.sinks.table_stats import partition_text
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal
@@ -92,9 +92,16 @@ class TableTransaction(msgspec.Struct, frozen=True):
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
+    def identity(self, ctx: CommitterContext) -> SinkIdentity:
+        """The sink that wrote it: `ctx` names it, unless it was renamed or its job was moved."""
+        own = SinkIdentity.of(ctx)
+        found = self.notes and own.found_in(PurePosixPath(self.notes[0]).parent.parent)
+        return found or own
+
     def explain(self, place: str, ctx: CommitterContext) -> TransactionInfo:
         """Describe it as `Sink.explain` does; `place` is what people call the table."""
-        task = FileNames(ctx).task_of(self.notes[0]) if self.notes else None
+        names = FileNames(self.identity(ctx))
+        task = names.task_of(self.notes[0]) if self.notes else None
         return TransactionInfo(
             what=f"{len(self.files)} files for {place}",
             id=task[0] if task else None,
@@ -115,9 +122,10 @@ class TableTransaction(msgspec.Struct, frozen=True):
             transaction = msgspec.msgpack.decode(body, type=cls)
         except msgspec.MsgspecError as error:
             raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
-        names = FileNames(ctx)
+        identity = transaction.identity(ctx)
+        names = FileNames(identity)
         for path in (file.path for file in transaction.files):
-            if not names.is_file(path):
+            if not names.is_file(path) or identity.job_id != ctx.job_id:
                 raise SinkError(
                     f"{sink}: a prepared transaction names {path!r}, which is not a file of this "
                     "sink; nothing was touched"
@@ -134,10 +142,9 @@ class TableTransaction(msgspec.Struct, frozen=True):
 class FileNames:
     """What one sink of one job calls its files below a table; others' are never touched."""
 
-    def __init__(self, ctx: WriterContext | CommitterContext) -> None:
-        self._ctx = ctx
-        self.home = sink_directory(Path(), ctx).as_posix()
-        digest = blake2b(f"{ctx.job_id}\0{ctx.uid}".encode(), digest_size=6).hexdigest()
+    def __init__(self, identity: SinkIdentity) -> None:
+        self.home = str(identity.home)
+        digest = blake2b(identity.hashed, digest_size=6).hexdigest()
         self._prefix = f"part-{digest}"
         home = re.escape(self.home)
         self._file = re.compile(rf"(?:data/|{home}/\d+/)?{self._prefix}-[0-9a-f-]+\.parquet")
@@ -233,7 +240,7 @@ class TableWriter(SinkWriter):
     def __init__(self, layout: Layout, ctx: WriterContext) -> None:
         self._layout, self._ctx = layout, ctx
         self._name = name_sink(ctx.job, ctx.uid)
-        self._names = FileNames(ctx)
+        self._names = FileNames(SinkIdentity.of(ctx))
         self._task = self._names.new_task(ctx)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0

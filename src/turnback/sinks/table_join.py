@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnback.core.errors import NotFoundError
-from turnback.sinks.base import CommitterContext
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.table_files import FileNames, TableFile, TableTransaction
 from turnback.sinks.table_stats import join_stats
 from turnback.storage.base import Storage
@@ -75,9 +75,14 @@ class Joiner:
     It holds one file of a task and one joined file in memory.
     """
 
-    def __init__(self, storage: Storage, ctx: CommitterContext, read: ReadFile) -> None:
-        self._storage, self._ctx, self._read = storage, ctx, read
-        self._names = FileNames(ctx)
+    def __init__(
+        self, storage: Storage, identity: SinkIdentity, attempt: int, read: ReadFile
+    ) -> None:
+        self._storage = storage
+        self._identity = identity
+        self._attempt = attempt
+        self._read = read
+        self._names = FileNames(identity)
 
     def join(self, due: Sequence[TableTransaction]) -> Joined | None:
         """Write joined files, and a note of them first; None if all files stay as they are."""
@@ -85,9 +90,9 @@ class Joiner:
         if not replaced:
             return None
         last = due[-1]
-        note = self._names.new_join_note(self._ctx.attempt, last.epoch)
+        note = self._names.new_join_note(self._attempt, last.epoch)
         bins = [
-            (self._names.new_joined(bin[0][0].path, self._ctx.attempt, last.epoch, number), bin)
+            (self._names.new_joined(bin[0][0].path, self._attempt, last.epoch, number), bin)
             for number, bin in enumerate(join_plan(replaced))
         ]
         body = _JoinNote(last.version, tuple(path for path, _ in bins))
@@ -96,7 +101,7 @@ class Joiner:
         for path, bin in bins:
             file = self._join_bin(path, bin)
             if file is None:
-                _LOG.info("files of sink %r have different columns and stay", self._ctx.uid)
+                _LOG.info("files of sink %r have different columns and stay", self._identity.uid)
                 self._remove(note, body, with_files=True)
                 return None
             made.append(file)
@@ -129,9 +134,7 @@ class Joiner:
         """The notes of joins that this attempt or one before it has left."""
         paths = self._storage.list(self._names.home)
         attempts = ((self._names.attempt_of_join(path), path) for path in paths)
-        return [
-            p for attempt, p in attempts if attempt is not None and attempt <= self._ctx.attempt
-        ]
+        return [p for attempt, p in attempts if attempt is not None and attempt <= self._attempt]
 
     def _remove(self, note: str, join: _JoinNote, *, with_files: bool) -> None:
         for path in join.files if with_files else ():

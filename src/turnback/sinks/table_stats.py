@@ -124,5 +124,7 @@ def partition_text(value: pa.Scalar) -> str | None:
     if pt.is_boolean(value.type):
         return "true" if value.as_py() else "false"
     if pt.is_timestamp(value.type):
-        return str(np.datetime64(value.value, "us")).replace("T", " ")
+        text = str(np.datetime64(value.value, "us"))
+        # Without a zone, readers take an instant for one of their own time zone.
+        return f"{text}Z" if value.type.tz else text.replace("T", " ")
     return str(value.as_py())

@@ -22,8 +22,15 @@ from turnback.sinks.base import (
     WriterContext,
     name_sink,
 )
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import Ownership
-from turnback.sinks.table_committer import TableCommitter, TableTarget
+from turnback.sinks.table_committer import (
+    Mark,
+    TableCommitter,
+    TableTarget,
+    forget_unknown_marks,
+    require_known_marks,
+)
 from turnback.sinks.table_compaction import BackgroundCompaction, Compaction, compact_table
 from turnback.sinks.table_files import FileNames, Layout, TableTransaction, TableWriter
 from turnback.sinks.table_stats import is_partitionable
@@ -124,15 +131,22 @@ class TableSink(Sink):
         ownership = self.ownership(ctx)
         if ownership is not None:
             ownership.check_claim()
-        self.target(ctx).check(ctx.type)
+        target = self.target(ctx)
+        target.check(ctx.type)
+        if target.exists():
+            target.look()
+            require_known_marks(target, ctx, self.place)
 
     def claim(self, ctx: CommitterContext) -> None:
         self.check_claim(ctx)
+        target = self.target(ctx)
         if ctx.type is not None:
-            self.target(ctx).create(ctx.type)
+            target.create(ctx.type)
         ownership = self.ownership(ctx)
         if ownership is not None:
             ownership.claim()
+        if ctx.take_over and target.exists():
+            forget_unknown_marks(target, ctx, self.place)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         target = self.target(ctx)
@@ -177,16 +191,17 @@ class TableSink(Sink):
         return TableTransaction.decode(self.kind, transaction, ctx).explain(self.place, ctx)
 
     def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        names, found = FileNames(ctx), {}
+        own, found = SinkIdentity.of(ctx), {}
         try:
-            for path in self.storage().list(names.home):
-                task = names.task_of(path)
-                if task is not None:
-                    found[task[0]] = TransactionInfo(
-                        what=f"files of attempt {names.attempt_of(path)} for {self.place}",
-                        id=task[0],
-                        epoch=task[1],
-                    )
+            for names in map(FileNames, {own, own.without_directory}):
+                for path in self.storage().list(names.home):
+                    task = names.task_of(path)
+                    if task is not None:
+                        found[task[0]] = TransactionInfo(
+                            what=f"files of attempt {names.attempt_of(path)} for {self.place}",
+                            id=task[0],
+                            epoch=task[1],
+                        )
         except StorageError as error:
             raise SinkError(
                 f"what it has written below {self.place} cannot be listed: {error}"
@@ -275,9 +290,17 @@ class TableSink(Sink):
         return ConfigurationError(f"{type(self).__name__}: {reason}")
 
 
-def commit_marks(app: str, version: int, join: str) -> dict[str, str]:
-    """What a commit says about itself, for `found_join`."""
-    return {_APP: app, _VERSION: str(version), _JOIN: join}
+def commit_marks(app: str, mark: Mark, join: str) -> dict[str, str]:
+    """What a commit says about itself, to people and for `found_join`."""
+    return {
+        _APP: app,
+        _VERSION: str(mark.version),
+        _JOIN: join,
+        "turnback.directory": mark.identity.directory_id,
+        "turnback.job-id": mark.identity.job_id,
+        "turnback.attempt": str(mark.attempt),
+        "turnback.nonce": mark.nonce,
+    }
 
 
 def found_join(commits: Iterable[Mapping[str, Any]], app: str, version: int) -> str | None:

@@ -6,13 +6,18 @@ publishes them, epoch by epoch, when their checkpoint is complete.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from turnback.core.errors import SinkError
+import msgspec
+
+from turnback.core.errors import SinkError, StorageError
+from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
@@ -20,8 +25,11 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
+    attempt_of,
     call_user,
     name_sink,
+    require_known_attempt,
+    unknown_output,
     version_of,
 )
 from turnback.sinks.elements import decode_elements, stored_type
@@ -32,10 +40,15 @@ from turnback.sinks.staged_elements import (
     StagingWriter,
     staged_directory,
 )
+from turnback.state.files import storage_of
+from turnback.storage.base import Storage
+from turnback.storage.envelope import encode_document, read_document
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
 
 R = TypeVar("R")
+_FORMAT = 1
+_BEGUN = "publishing"
 
 
 @dataclass(frozen=True)
@@ -126,10 +139,16 @@ class WriteAheadSink(Sink):
 
     @abstractmethod
     def published(self, ctx: CommitterContext) -> int:
-        """Return the version that the target remembers for `(ctx.job_id, ctx.uid)`, 0 for none.
+        """Return the version that the target remembers for this sink, 0 for none.
 
+        The sink is `(ctx.directory_id, ctx.job_id, ctx.uid)`: a copy of the job is another one.
         Called on the driver, once before the epochs of each checkpoint are published. Raise if the
         target does not answer: what is returned here decides what is never written again.
+
+        A version of an attempt that the job directory does not know fails the job, because it was
+        restored from a backup and would take what it has not published for published. For a user
+        who goes on nevertheless, with `take_over_sinks`, `claim` has to forget the version if
+        `ctx.take_over` is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
         """
 
     @abstractmethod
@@ -141,9 +160,9 @@ class WriteAheadSink(Sink):
         not otherwise. Return when both are durable. An exception means "not known".
 
         Have the target compare in the same transaction, and write nothing if it remembers this
-        version or a newer one (for `ctx.job_id`, `ctx.uid`): a driver that was replaced while
-        it was paused may publish once more before it notices. `ctx.uid` is the one the sink had
-        when it staged the output, if it was renamed since.
+        version or a newer one of the same sink: a driver that was replaced while it was paused may
+        publish once more before it notices. `ctx.uid` is the one the sink had when it staged the
+        output, if it was renamed since.
         """
 
     def close(self) -> None:
@@ -164,11 +183,67 @@ class WriteAheadSink(Sink):
         return WriteAheadCommitter(self, ctx)
 
 
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+class VersionRecords:
+    """A version that a sink remembers in the job directory.
+
+    Each attempt has a file of its own and the newest of all counts, so that a driver that was
+    replaced without knowing it cannot turn the record of its successor back. Without files where
+    the job keeps its checkpoints in the driver's memory.
+    """
+
+    def __init__(self, ctx: CommitterContext, name: str) -> None:
+        self._storage: Storage | None = None
+        if ctx.storage is not None and not ctx.storage.inline:
+            self._storage = storage_of(ctx.storage)
+        self._directory = JobDirectory.sink_path(ctx.uid)
+        self._attempt = ctx.attempt
+        self._name = name
+        self._is_alone = False
+
+    def newest(self) -> int:
+        """The newest version, 0 if there is none."""
+        return max(map(self._read, self._paths().values()), default=0)
+
+    def write(self, version: int) -> None:
+        if self._storage is None:
+            return
+        path = f"{self._directory}/{self._name}-{self._attempt}.json"
+        self._storage.put(path, encode_document(self._name, _FORMAT, _Version(version)))
+        if not self._is_alone:
+            for attempt, older in self._paths().items():
+                if attempt < self._attempt:
+                    self._storage.delete(older)
+        self._is_alone = True
+
+    def _paths(self) -> dict[int, str]:
+        if self._storage is None:
+            return {}
+        own = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
+        paths = self._storage.list(self._directory)
+        found = [(own.fullmatch(path.rpartition("/")[2]), path) for path in paths]
+        return {int(match[1]): path for match, path in found if match}
+
+    def _read(self, path: str) -> int:
+        assert self._storage is not None
+        record = read_document(self._storage, self._name, _FORMAT, path, _Version)
+        return record.version if record is not None else 0
+
+
 class WriteAheadCommitter:
-    """Publishes what tasks have staged, each epoch once."""
+    """Publishes what tasks have staged, each epoch once.
+
+    What is about to be published is recorded in the job directory first. So a target that remembers
+    more than that shows that the job directory is older than the target: restored from a backup.
+    """
 
     def __init__(self, sink: WriteAheadSink, ctx: CommitterContext) -> None:
         self._sink, self._ctx = sink, ctx
+        self._begun: dict[str, int] = {}
+        self._records: dict[str, VersionRecords] = {}
         self._name = name_sink(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
         self._call("open", sink.open, ctx)
@@ -183,11 +258,10 @@ class WriteAheadCommitter:
             self._staged.delete(task.paths)
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        """Publish `pending`, and remove all else that older attempts staged."""
+        """Publish `pending`, and remove all else that older attempts staged, under any uid."""
         self.commit(pending)
-        for uid in sorted({self._ctx.uid, *(task.uid for task in self._decode(pending))}):
-            staged = self._staged.find(staged_directory(uid))
-            self._staged.delete(f.path for f in staged if f.attempt < self._ctx.attempt)
+        staged = self._staged.find_all()
+        self._staged.delete(file.path for file in staged if file.attempt < self._ctx.attempt)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
         retained = {path for task in self._decode(known) for path in task.paths}
@@ -200,9 +274,10 @@ class WriteAheadCommitter:
     def _publish(self, tasks: Sequence[StagedTask], ctx: CommitterContext) -> None:
         """Publish epochs that the target does not have yet.
 
-        1. ask the target how far it is
+        1. ask the target how far it is; it must not remember what this job directory never wrote
         2. make sure that nothing of what it lacks is missing, before anything is written
-        3. publish in order, and remove what is done
+        3. record how far it is going to be
+        4. publish in order, and remove what is done
         """
         done = self._call("published", self._sink.published, ctx)
         if not isinstance(done, int):
@@ -210,14 +285,43 @@ class WriteAheadCommitter:
                 f"{self._name}: {type(self._sink).__name__}.published returned {done!r:.60}; it "
                 "has to return a version, or 0 if there is none"
             )
+        self._require_known(ctx, done)
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
         self._staged.require(task for task in ordered if task.version > done)
+        self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):
             epoch = tuple(of_epoch)
             if version > done:
                 self._call("publish", self._sink.publish, ctx, self._output(epoch))
             for task in epoch:
                 self._staged.delete(task.paths)
+
+    def _require_known(self, ctx: CommitterContext, done: int) -> None:
+        """Refuse a target that remembers what this job directory has never begun to publish."""
+        target = f"the target of {self._sink!r}"
+        require_known_attempt(ctx, attempt_of(done), "", target)
+        if ctx.uid not in self._begun:
+            self._records[ctx.uid] = VersionRecords(ctx, _BEGUN)
+            with self._failures():
+                self._begun[ctx.uid] = self._records[ctx.uid].newest()
+        begun = self._begun[ctx.uid]
+        if begun and done > begun:  # versions before this one have not recorded it
+            raise unknown_output(ctx, attempt_of(done), target)
+
+    def _record_begin(self, ctx: CommitterContext, version: int) -> None:
+        if version > self._begun[ctx.uid]:
+            with self._failures():
+                self._records[ctx.uid].write(version)
+            self._begun[ctx.uid] = version
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            raise SinkError(
+                f"{self._name}: what is published cannot be recorded in the job directory: {error}"
+            ) from error
 
     def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:
         first, rows = tasks[0], sum(task.rows for task in tasks)

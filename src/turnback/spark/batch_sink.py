@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import ConfigurationError
-from turnback.job.directory import JobDirectory
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.elements import decode_elements
+from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.staged_elements import StagedFiles, StagedPart
-from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
+from turnback.sinks.write_ahead import StagedOutput, VersionRecords, WriteAheadSink
 from turnback.spark.session import spark_session
 from turnback.spark.worker import map_batches, spark_job
-from turnback.state.files import storage_of
-from turnback.storage.base import Storage
-from turnback.storage.envelope import encode_document, read_document
 from turnback.types.columns import stream_schema
 from turnback.types.typeinfo import TypeInfo
-
-_KIND, _FORMAT = "published", 1
-_RECORD = re.compile(r"published-([1-9][0-9]*)\.json")
 
 
 @dataclass(frozen=True)
@@ -39,6 +32,7 @@ class BatchEpoch:
         sink: The sink's uid.
         attempt: The attempt of the job that ran the epoch.
         epoch: The epoch.
+        directory_id: Stands for the job directory; a copy of the job has another.
     """
 
     job: str
@@ -46,6 +40,17 @@ class BatchEpoch:
     sink: str
     attempt: int
     epoch: int
+    directory_id: str = ""
+
+    @property
+    def writer(self) -> str:
+        """A name for this sink of this job, fit for a path; no fork and no copy of it has the same.
+
+        Versions are counted by each job for itself: where several may write, such as a job and its
+        fork, a version alone does not tell whose output it is.
+        """
+        identity = SinkIdentity(self.job, self.directory_id, self.job_id, self.sink)
+        return f"w{blake2b(identity.hashed, digest_size=8).hexdigest()}"
 
     @property
     def version(self) -> int:
@@ -90,16 +95,20 @@ class SparkBatchSink(WriteAheadSink):
         self._done: dict[tuple[str, str], int] = {}  # a job in the driver's memory has no files
 
     def published(self, ctx: CommitterContext) -> int:
-        return max(self._done.get((ctx.job_id, ctx.uid), 0), _Records(ctx).newest())
+        return max(
+            self._done.get((ctx.job_id, ctx.uid), 0), VersionRecords(ctx, "published").newest()
+        )
 
     def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
         assert self._function is not None
-        epoch = BatchEpoch(ctx.job, ctx.job_id, ctx.uid, output.attempt, output.epoch)
+        epoch = BatchEpoch(
+            ctx.job, ctx.job_id, ctx.uid, output.attempt, output.epoch, ctx.directory_id
+        )
         spark = spark_session()
         with spark_job(spark, f"{ctx.uid}: epoch {output.epoch}"):
             self._function(_frame(spark, ctx, output), epoch)
         self._done[ctx.job_id, ctx.uid] = output.version
-        _Records(ctx).write(output.version)
+        VersionRecords(ctx, "published").write(output.version)
 
     def describe(self) -> dict[str, str]:
         return {"kind": "for_each_batch", "function": _name_of(self._function)}
@@ -117,7 +126,9 @@ def _name_of(function: object) -> str:
 
 
 def _frame(spark: SparkSession, ctx: CommitterContext, output: StagedOutput) -> DataFrame:
-    reader = StagedReader(ctx, output.type, output.parts)
+    # Tasks cannot use, nor always be sent, what tells the driver of attempts and other jobs.
+    of_task = replace(ctx, attempts=None, other_jobs=None)
+    reader = StagedReader(of_task, output.type, output.parts)
     # Not `spark.range`, whose known small size Spark would take for that of what is read.
     count = len(reader.parts)
     numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
@@ -142,46 +153,3 @@ class StagedReader:
             for number in batch.column(0).to_pylist():
                 for elements in decode_elements(files.read(self.parts[number]), self.type):
                     yield elements.arrow
-
-
-class _Published(msgspec.Struct, frozen=True):
-    version: int
-
-
-class _Records:
-    """What the function has returned from, in the job directory.
-
-    Each attempt has a file of its own and the newest of all counts, so that a driver that was
-    replaced without knowing it cannot turn the record of its successor back.
-    """
-
-    def __init__(self, ctx: CommitterContext) -> None:
-        self._storage: Storage | None = None
-        if ctx.storage is not None and not ctx.storage.inline:
-            self._storage = storage_of(ctx.storage)
-        self._directory = JobDirectory.sink_path(ctx.uid)
-        self._attempt = ctx.attempt
-
-    def newest(self) -> int:
-        return max(map(self._read, self._paths().values()), default=0)
-
-    def write(self, version: int) -> None:
-        if self._storage is None:
-            return
-        path = f"{self._directory}/published-{self._attempt}.json"
-        self._storage.put(path, encode_document(_KIND, _FORMAT, _Published(version)))
-        for attempt, older in self._paths().items():
-            if attempt < self._attempt:
-                self._storage.delete(older)
-
-    def _paths(self) -> dict[int, str]:
-        if self._storage is None:
-            return {}
-        paths = self._storage.list(self._directory)
-        found = [(_RECORD.fullmatch(path.rpartition("/")[2]), path) for path in paths]
-        return {int(match[1]): path for match, path in found if match}
-
-    def _read(self, path: str) -> int:
-        assert self._storage is not None
-        record = read_document(self._storage, _KIND, _FORMAT, path, _Published)
-        return record.version if record is not None else 0

@@ -284,10 +284,10 @@ def _turned_back(trial: Trial) -> None:
 
 def _others(trial: Trial) -> None:
     a, b, *_ = trial.elements
-    neighbour, theirs = trial.driver(1, "other"), trial.prepared(1, 1, a, uid="other")
     trial.driver(1)
     trial.prepared(1, 1, b)
     driver = trial.driver(2)
+    neighbour, theirs = trial.driver(2, "other"), trial.prepared(2, 1, a, uid="other")
     driver.recover([])
     driver.discard_others([])
     neighbour.commit(theirs)

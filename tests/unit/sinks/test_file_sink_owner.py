@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 from sink_support import write
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.files import FileSink
 
 
@@ -135,6 +136,99 @@ def test_nothing_is_handed_over_that_may_be_promised(root, sink, ctx, writer_ctx
     assert seen(root) == [1]
 
 
+class Others:
+    """Other jobs, by how much they have promised; None if that cannot be read."""
+
+    def __init__(self, promised: int | None) -> None:
+        self.promised = promised
+
+    def promised_by(self, directory: str) -> int:
+        if self.promised is None:
+            raise StorageError("permission denied")
+        return self.promised
+
+
+@pytest.fixture
+def task(ctx, writer_ctx):
+    """The context of a task of a job."""
+
+    def make(job="likes", jobs="jobs", **changes):
+        of_job = ctx(job, jobs)
+        ids = {"job": job, "job_id": of_job.job_id, "directory_id": of_job.directory_id}
+        return writer_ctx(**ids | changes)
+
+    return make
+
+
+@pytest.mark.parametrize("taker", [{"jobs": "copied"}, {"job": "fork"}], ids=["copy", "fork"])
+def test_what_the_owner_has_promised_is_not_taken_from_it(root, sink, ctx, task, taker):
+    sink.claim(ctx())
+    promised = write(sink, task(), ("a", 1))
+    take = {"take_over": True, "attempt": 0, **taker}
+    for others, reason in (
+        (Others(3), "promised 3 transactions .*`turnback transactions commit likes`"),
+        (Others(None), "cannot be read from .*permission denied"),
+        (None, "1 files there that are not published"),
+    ):
+        for step in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=reason):
+                step(ctx(other_jobs=others, **take))
+    sink.committer(ctx(attempt=4)).recover([promised])
+    assert seen(root) == [1]
+    sink.claim(ctx(other_jobs=Others(0), **take))
+
+
+def test_a_copy_that_takes_over_leaves_the_originals_files_alone(root, sink, ctx, task):
+    sink.claim(ctx())
+    promised = write(sink, task(), ("a", 1))
+    copy = {"jobs": "copied", "attempt": 9}
+    sink.claim(ctx(take_over=True, other_jobs=Others(0), **copy))
+    sink.committer(ctx(**copy)).recover([])
+    assert len(list(root.rglob("*.inprogress"))) == 1
+    # The original was moved there, so that it is the copy which has promised them.
+    moved = sink.committer(ctx(**copy | {"attempt": 10}))
+    moved.commit([promised])
+    moved.recover([])
+    assert seen(root) == [1]
+
+
+def test_a_copy_that_writes_elsewhere_leaves_the_originals_files_alone(tmp_path, root, ctx, task):
+    original, copy = FileSink(root, "json"), FileSink(tmp_path / "elsewhere", "json")
+    promised = write(original, task(), ("a", 1))
+    copy.claim(ctx(jobs="copied", attempt=9))
+    copy.committer(ctx(jobs="copied", attempt=9)).recover([])
+    original.committer(ctx(attempt=4)).commit([promised])
+    assert seen(root) == [1]
+
+
+def test_a_fresh_start_rolls_back_what_the_job_had_staged(root, sink, ctx, task, caplog):
+    sink.claim(ctx())
+    done, promised = write(sink, task(epoch=1), ("a", 1)), write(sink, task(epoch=2), ("a", 2))
+    sink.committer(ctx()).commit([done])
+    write(sink, task(uid="it was renamed since"), ("a", 3))
+    write(sink, task("fork"), ("a", 4))
+    write(sink, task(directory_id="", job_id="before targets were told"), ("a", 5))
+    sink.committer(ctx(job_id="afresh", uid="another", attempt=4)).recover([])
+    (left,) = root.rglob("*.inprogress")
+    assert left.is_relative_to(root / ".turnback" / "fork")
+    for uid in ("out", "it was renamed since"):
+        assert f"bytes that sink {uid!r} had written and not published" in caplog.text
+    with pytest.raises(SinkError, match="1 rows of epoch 2 are lost"):
+        sink.committer(ctx(attempt=5)).commit([done, promised])
+    assert seen(root) == [1]
+
+
+def test_files_of_an_older_version_are_published(root, sink, ctx, task):
+    sink.claim(ctx())
+    promised, left = (write(sink, task(directory_id="", epoch=n), ("a", n)) for n in (1, 2))
+    committer = sink.committer(ctx(attempt=4))
+    assert len(list(sink.left_behind(ctx(attempt=4)))) == 2
+    committer.commit([promised])
+    committer.recover([])
+    assert seen(root) == [1], left
+    assert list(root.rglob("*.inprogress")) == []
+
+
 def test_of_two_jobs_that_come_at_once_one_wins(tmp_path, ctx):
     for n in range(20):
         sink, outcome = FileSink(tmp_path / f"out{n}"), []
@@ -168,8 +262,13 @@ def test_a_directory_that_was_emptied_is_claimed_again(root, sink, ctx, writer_c
 def test_a_damaged_record_of_the_owner(root, sink, ctx):
     sink.claim(ctx())
     (root / ".turnback" / ".owner").write_bytes(b"rubbish")
-    with pytest.raises(ConfigurationError, match=r"cannot be read: .*Remove .*\.owner"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read: .*Remove (.*\.owner) if") as bad:
         sink.claim(ctx())
+    # It is the way out.
+    Path(re.search("Remove (.*owner)", str(bad.value))[1]).unlink()
+    sink.claim(ctx())
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+        sink.claim(ctx("fork"))
 
 
 def test_a_target_that_cannot_be_written(ctx):

@@ -148,6 +148,39 @@ def test_an_epoch_that_is_counted_again_after_turning_back(
     sink.committer(committer_ctx(attempt=3)).recover([first])
 
 
+def test_what_was_rolled_back_does_not_count_as_taken(
+    sink, reader, writer_ctx, committer_ctx, monkeypatch
+):
+    """The driver was killed in the middle of its renames, and its successor was turned back."""
+    pending = [write(sink, writer_ctx(partition=p), ("a", p)) for p in range(2)]
+    real = Path.rename
+
+    def rename(path, target):
+        if path.suffix == ".inprogress" and reader.rows:
+            raise Killed
+        real(path, target)
+        reader.take()
+
+    with monkeypatch.context() as killing:
+        killing.setattr(Path, "rename", rename)
+        with pytest.raises(Killed):
+            sink.committer(committer_ctx()).commit(pending)
+    sink.committer(committer_ctx(attempt=4)).recover([])
+    for attempt in (5, 6):
+        with pytest.raises(SinkError, match="1 rows of epoch 7 are lost"):
+            sink.committer(committer_ctx(attempt=attempt)).recover(pending)
+    sink.committer(committer_ctx(attempt=7)).commit(pending[:1])  # this one was published
+    assert reader.rows == ['{"post":"a","n":0}']
+
+
+def test_what_was_dropped_by_hand_does_not_count_as_taken(sink, writer_ctx, committer_ctx):
+    done, promised = (write(sink, writer_ctx(partition=p), ("a", p)) for p in range(2))
+    sink.committer(committer_ctx()).commit([done])
+    sink.committer(committer_ctx(attempt=4)).abort([promised])
+    with pytest.raises(SinkError, match="1 rows of epoch 7 are lost"):
+        sink.committer(committer_ctx(attempt=5)).commit([done, promised])
+
+
 def test_a_replaced_driver_does_not_turn_the_record_back(sink, reader, writer_ctx, committer_ctx):
     zombie = sink.committer(committer_ctx(attempt=1))
     zombie.commit([write(sink, writer_ctx(attempt=1, epoch=1), ("a", 1))])

@@ -63,7 +63,12 @@ def test_bounds_of_timestamps_are_whole_milliseconds_around_them():
         (True, pa.bool_(), "true"),
         (date(2026, 1, 2), pa.date32(), "2026-01-02"),
         (Decimal("1.50"), pa.decimal128(5, 2), "1.50"),
-        (instant(678901), pa.timestamp("us", "UTC"), "2026-01-02 03:04:05.678901"),
+        (instant(678901), pa.timestamp("us", "UTC"), "2026-01-02T03:04:05.678901Z"),
+        (
+            datetime(2026, 1, 2, 3, 4, 5, 678901),
+            pa.timestamp("us"),
+            "2026-01-02 03:04:05.678901",
+        ),
     ],
 )
 def test_partition_values_as_text(value, kind, text):

@@ -8,7 +8,7 @@ import pytest
 from sink_support import POSTS, posts, write
 
 from ledger_sink import LedgerSink
-from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.core.errors import ConfigurationError, FencedError, SinkError, StorageError
 from turnback.sinks import staged_elements
 from turnback.sinks.base import seal_handle, version_of
 from turnback.sinks.staged_elements import StagedTask
@@ -42,7 +42,7 @@ def driver(committer_ctx, storage):
 
 
 def staged(storage: StorageRef) -> list[str]:
-    return storage_of(storage).list("sinks")
+    return [path for path in storage_of(storage).list("sinks") if "/staged/" in path]
 
 
 def published(sink: LedgerSink) -> list[str]:
@@ -132,14 +132,66 @@ def test_recover_publishes_pending_and_removes_the_rest(sink, task, driver, stor
     pending = write(sink, task(epoch=2), ("pending", 2))
     write(sink, task(epoch=3), ("stray", 3))
     write(sink, task(attempt=2, epoch=9), ("old stray", 3))
-    other = write(sink, task(uid="other"), ("other", 4))
+    write(sink, task(uid="it was renamed since"), ("stray", 4))
     newer = write(sink, task(attempt=5, epoch=3), ("newer", 5))
     sink.committer(driver(attempt=4)).recover([pending])
     assert sink.likes() == [("pending", 2)]
-    assert len(staged(storage)) == 2
-    sink.committer(driver(uid="other")).commit([other])
+    assert len(staged(storage)) == 1
     sink.committer(driver(attempt=5)).commit([newer])
-    assert sink.likes() == [("pending", 2), ("other", 4), ("newer", 5)]
+    assert sink.likes() == [("pending", 2), ("newer", 5)]
+
+
+class Attempts:
+    """The attempts that a job directory knows of."""
+
+    def __init__(self, *known: int) -> None:
+        self.known = known
+
+    def nonce_of(self, attempt: int) -> str | None:
+        return "driver" if attempt in self.known else None
+
+
+@pytest.mark.parametrize("newest", [2, 3])
+def test_a_restored_job_directory_does_not_take_its_output_for_published(
+    sink, task, driver, storage, newest
+):
+    """The target remembers more than the job directory ever published, in whatever attempt."""
+    sink.committer(driver(attempt=1)).commit([write(sink, task(attempt=1, epoch=1), ("a", 1))])
+    kept = {path: storage_of(storage).get(path) for path in storage_of(storage).list("")}
+    last = write(sink, task(attempt=newest, epoch=2), ("b", 2))
+    sink.committer(driver(attempt=newest)).commit([last])
+    for path in storage_of(storage).list(""):
+        storage_of(storage).delete(path)
+    for path, data in kept.items():
+        storage_of(storage).put(path, data)
+    restored = driver(attempt=2, attempts=Attempts(1, 2))
+    transaction = write(sink, task(attempt=2, epoch=2), ("c", 3))
+    committer = sink.committer(restored)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"attempt {newest} .*restored from a backup"):
+            committer.commit([transaction])
+    assert len(staged(storage)) == 1
+    assert sink.likes() == [("a", 1), ("b", 2)]
+
+
+def test_a_driver_that_meets_the_output_of_its_successor_is_fenced(sink, task, driver, storage):
+    late = write(sink, task(attempt=1, epoch=5), ("late", 1))
+    zombie = sink.committer(driver(attempt=1, attempts=Attempts(1, 2)))
+    new = write(sink, task(attempt=2, epoch=1), ("new", 2))
+    sink.committer(driver(attempt=2, attempts=Attempts(1, 2))).commit([new])
+    with pytest.raises(FencedError, match="attempt 2 has written"):
+        zombie.commit([late])
+    assert sink.likes() == [("new", 2)]
+
+
+def test_a_target_that_was_written_before_that_was_recorded(sink, task, driver, storage):
+    first, second = (write(sink, task(epoch=e), ("a", e)) for e in (1, 2))
+    sink.committer(driver()).commit([first])
+    for path in storage_of(storage).list("sinks"):
+        if "publishing" in path:
+            storage_of(storage).delete(path)
+    sink.committer(driver(attempt=4, attempts=Attempts(3, 4))).commit([first, second])
+    assert sink.likes() == [("a", 1), ("a", 2)]
 
 
 def test_recover_without_pending(sink, task, driver, storage):

@@ -3,13 +3,15 @@
 import pickle
 import threading
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from turnback import SparkBatchSink
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, version_of
-from turnback.spark.batch_sink import BatchEpoch, _Records
+from turnback.sinks.write_ahead import VersionRecords
+from turnback.spark.batch_sink import BatchEpoch
 from turnback.state.files import StorageRef
 
 
@@ -43,30 +45,38 @@ def test_what_it_is_called():
 
 
 def test_the_newest_record_counts_and_older_files_go(storage):
-    assert _Records(context(storage=storage)).newest() == 0
-    _Records(context(3, storage)).write(version_of(3, 7))
-    _Records(context(4, storage)).write(version_of(3, 8))
-    assert len(_Records(context(storage=storage))._paths()) == 1
+    assert VersionRecords(context(storage=storage), "published").newest() == 0
+    VersionRecords(context(3, storage), "published").write(version_of(3, 7))
+    VersionRecords(context(4, storage), "published").write(version_of(3, 8))
+    assert len(VersionRecords(context(storage=storage), "published")._paths()) == 1
     assert SparkBatchSink(print).published(context(5, storage)) == version_of(3, 8)
 
 
 def test_a_driver_that_was_replaced_does_not_turn_the_record_back(storage):
-    _Records(context(4, storage)).write(version_of(4, 9))
-    _Records(context(3, storage)).write(version_of(3, 10))
-    assert _Records(context(storage=storage)).newest() == version_of(4, 9)
+    VersionRecords(context(4, storage), "published").write(version_of(4, 9))
+    VersionRecords(context(3, storage), "published").write(version_of(3, 10))
+    assert VersionRecords(context(storage=storage), "published").newest() == version_of(4, 9)
 
 
 def test_sinks_have_records_of_their_own(storage):
-    _Records(context(3, storage)).write(version_of(3, 7))
+    VersionRecords(context(3, storage), "published").write(version_of(3, 7))
     assert SparkBatchSink(print).published(context(3, storage, "other")) == 0
 
 
 def test_nothing_is_recorded_of_a_job_in_memory():
     for storage in (None, StorageRef("memory://x", inline=True)):
-        records = _Records(context(storage=storage))
+        records = VersionRecords(context(storage=storage), "published")
         records.write(5)
         assert records.newest() == 0
 
 
 def test_a_version_joins_attempt_and_epoch():
     assert BatchEpoch("likes", "id-1", "out", 3, 7).version == version_of(3, 7)
+
+
+def test_a_writer_is_one_sink_of_one_job_in_one_place():
+    epoch = BatchEpoch("likes", "id-1", "out", 3, 7, "here")
+    assert replace(epoch, attempt=4, epoch=9).writer == epoch.writer
+    others = {"job_id": "a fork", "sink": "another", "directory_id": "a copy"}
+    writers = {replace(epoch, **{field: value}).writer for field, value in others.items()}
+    assert len(writers | {epoch.writer}) == 4

@@ -1,0 +1,152 @@
+"""Starts that turn a job back, and fail half-way: promised output is kept, or given up for good.
+
+What an attempt starts from is decided durably before anything of other attempts is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_support import COUNTED, Count, Jobs
+from saved_jobs import feed, save
+from turnback import FileSink
+from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
+
+SAVED = [("a", 1), ("a", 2), ("b", 1)]
+
+
+class Flaky(FileSink):
+    """Files in a place that is away while a file beside it says so, in one step of the driver."""
+
+    def away(self, step: str) -> None:
+        mark = self.path.with_name(f"{self.path.name}-is-away")
+        if mark.exists() and mark.read_text() == step:
+            raise SinkError(f"{self.path.name} is down")
+
+    def committer(self, ctx: Any) -> Any:
+        self.away("connect")
+        return FlakyCommitter(self, super().committer(ctx))
+
+
+class FlakyCommitter:
+    def __init__(self, sink: Flaky, committer: Any) -> None:
+        self._sink, self._committer = sink, committer
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        if transactions:
+            self._sink.away("commit")
+        self._committer.commit(transactions)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        self._sink.away("recover")
+        self._committer.recover(pending)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._committer, name)
+
+
+class TwoSinks:
+    """A job with two sinks, whose newest checkpoint has promised output of the first one.
+
+    `saved` is a savepoint from before that.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        feed(jobs, "aab")
+        self.saved = str(save(jobs, self.program()))
+        feed(jobs, "c")
+        with self.down("a", "commit"), pytest.raises(JobFailedError):
+            self.run()
+        newest = jobs.log().latest()
+        assert newest is not None
+        assert set(jobs.log().uncommitted(newest)) == {"a"}
+        self.newest = newest.number
+
+    def program(self) -> Any:
+        env = self.jobs.env(**{"execution.checkpointing.num-retained": 9})
+        events = self.jobs.files(env, "events", "k string")
+        counts = events.key_by("k").process(Count(), COUNTED).uid("count")
+        for name in ("a", "b"):
+            counts.sink_to(Flaky(self.jobs.directory / name, "json")).uid(name)
+        return env
+
+    def down(self, sink: str, step: str) -> Down:
+        return Down(self.jobs.directory / f"{sink}-is-away", step)
+
+    def run(self, **how: Any) -> None:
+        self.jobs.start(self.program(), bounded=True, **how).result(60)
+
+    def out(self) -> dict[str, list[Any]]:
+        return {name: self.jobs.out(name) for name in ("a", "b")}
+
+    def staged(self) -> list[Path]:
+        roots = [self.jobs.directory / name for name in ("a", "b")]
+        return [path for root in roots for path in root.rglob("*.inprogress")]
+
+
+class Down:
+    """While it is entered, a sink is away in one step."""
+
+    def __init__(self, mark: Path, step: str) -> None:
+        self._mark, self._step = mark, step
+
+    def __enter__(self) -> None:
+        self._mark.write_text(self._step)
+
+    def __exit__(self, *_: object) -> None:
+        self._mark.unlink()
+
+
+@pytest.fixture
+def two_sinks(jobs: Jobs) -> TwoSinks:
+    return TwoSinks(jobs)
+
+
+def test_a_start_that_fails_before_it_is_decided_changes_nothing(two_sinks: TwoSinks) -> None:
+    with two_sinks.down("b", "connect"), pytest.raises(JobFailedError, match="b is down"):
+        two_sinks.run(start_from=two_sinks.saved)
+    two_sinks.run()
+    assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}
+
+
+def test_a_start_that_fails_once_it_is_decided_is_what_the_next_goes_on_from(
+    two_sinks: TwoSinks,
+) -> None:
+    with two_sinks.down("b", "recover"), pytest.raises(JobFailedError, match="b is down"):
+        two_sinks.run(start_from=two_sinks.saved)
+    two_sinks.run()
+    # The one had published its row before the job was turned back, so that it comes again.
+    assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1), ("c", 1)]}
+    two_sinks.run()
+    assert len(two_sinks.out()["a"]) == 4
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["which failed", "which ran"])
+def test_a_checkpoint_that_was_given_up_is_refused(two_sinks: TwoSinks, fails: bool) -> None:
+    if fails:
+        with two_sinks.down("b", "recover"), pytest.raises(JobFailedError):
+            two_sinks.run(start_from=two_sinks.saved)
+    else:
+        two_sinks.run(start_from=two_sinks.saved)
+    checkpoint = two_sinks.jobs.path() / "checkpoints" / f"chk-{two_sinks.newest}.json"
+    before = two_sinks.out()
+    for given in (f"chk-{two_sinks.newest}", str(checkpoint)):
+        with pytest.raises((ConfigurationError, JobFailedError)) as refused:
+            two_sinks.run(start_from=given)
+        assert f"chk-{two_sinks.newest} of job 'job' cannot be started from" in str(refused.value)
+    assert two_sinks.out() == before
+
+
+def test_a_fresh_start_leaves_nothing_staged(
+    two_sinks: TwoSinks, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(two_sinks.staged()) == 1
+    two_sinks.run(fresh=True)
+    assert two_sinks.staged() == []
+    assert "1 files with" in caplog.text
+    assert "that sink 'a' had written and not published before the job was started" in caplog.text
