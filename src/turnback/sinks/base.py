@@ -182,6 +182,21 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     )
 
 
+def require_newest_attempt(
+    ctx: CommitterContext, job_id: str, attempt: int, nonce: str, target: str
+) -> None:
+    """Refuse to claim a target that a newer attempt in the same job directory has claimed.
+
+    As `require_known_attempt`, with the job id that is noted at the target: a job that was started
+    afresh in its directory has another, and what the directory has forgotten of the former one
+    does not count.
+    """
+    if job_id != ctx.job_id:
+        if ctx.attempts is None or not nonce or ctx.attempts.nonce_of(attempt) != nonce:
+            return
+    require_known_attempt(ctx, attempt, nonce, target)
+
+
 class Committer(Protocol):
     """Settles the transactions of one sink, on the driver.
 

@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import parse_qsl, unquote_plus
 
 from turnback.core.errors import ConfigurationError
+
+_SECRET = re.compile(r"pass|secret|token|credential", re.IGNORECASE)
+HIDDEN = "***"
+
+
+def without_secret_parameters(query: str) -> tuple[str, dict[str, str]]:
+    """The query of a URL without the parameters that are secret, and those by name."""
+    kept = []
+    secret: dict[str, str] = {}
+    for part in query.split("&"):
+        if _SECRET.search(unquote_plus(part.partition("=")[0])):
+            secret |= dict(parse_qsl(part))
+        else:
+            kept.append(part)
+    return "&".join(kept), secret
+
+
+def hide(secrets: Iterable[str | None], text: object) -> str:
+    """A text without some secrets."""
+    shown = str(text)
+    for secret in secrets:
+        if secret:
+            shown = shown.replace(secret, HIDDEN)
+    return shown
 
 
 def password_of(sink: str, given: Any, variable: str | None, usual: str | None) -> str | None:
