@@ -14,7 +14,7 @@ from services.proxy import proxy_to
 from services.redis import PASSWORD, RedisServer
 from turnback import RedisSink
 from turnback.core.errors import ConfigurationError, FencedError, SinkError
-from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
+from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
 from turnback.testing.trial import Promise
 from turnback.types.columns import Batch
@@ -312,7 +312,7 @@ def test_a_note_that_is_gone_fails_the_task_and_comes_back_with_the_next_start(
     sink.claim(driver())
     write(sink, by(task, driver(), epoch=9), ("a", 1))
     client.delete("turnback:owner:")
-    with pytest.raises(SinkError, match="'turnback:owner:' in .* is gone"):
+    with pytest.raises(SinkError, match=r"'turnback:owner:' in .* is gone"):
         write(sink, by(task, driver(), epoch=10), ("a", 2))
     sink.claim(driver(attempt=4))
     write(sink, by(task, driver(attempt=4), epoch=1), ("a", 3))

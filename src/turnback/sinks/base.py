@@ -191,10 +191,9 @@ def require_newest_attempt(
     afresh in its directory has another, and what the directory has forgotten of the former one
     does not count.
     """
-    if job_id != ctx.job_id:
-        if ctx.attempts is None or not nonce or ctx.attempts.nonce_of(attempt) != nonce:
-            return
-    require_known_attempt(ctx, attempt, nonce, target)
+    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
+    if job_id == ctx.job_id or (nonce and nonce == known):
+        require_known_attempt(ctx, attempt, nonce, target)
 
 
 class Committer(Protocol):
