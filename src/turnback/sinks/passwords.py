@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
 from turnback.core.errors import ConfigurationError
-
-_SECRET = re.compile(r"pass|secret|token|credential", re.IGNORECASE)
-HIDDEN = "***"
+from turnback.core.masking import MASKED, is_secret_name
 
 
 def without_secret_parameters(query: str) -> tuple[str, dict[str, str]]:
@@ -19,7 +16,7 @@ def without_secret_parameters(query: str) -> tuple[str, dict[str, str]]:
     kept = []
     secret: dict[str, str] = {}
     for part in query.split("&"):
-        if _SECRET.search(unquote_plus(part.partition("=")[0])):
+        if is_secret_name(unquote_plus(part.partition("=")[0])):
             secret |= dict(parse_qsl(part))
         else:
             kept.append(part)
@@ -31,7 +28,7 @@ def hide(secrets: Iterable[str | None], text: object) -> str:
     shown = str(text)
     for secret in secrets:
         if secret:
-            shown = shown.replace(secret, HIDDEN)
+            shown = shown.replace(secret, MASKED)
     return shown
 
 
