@@ -57,7 +57,6 @@ def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
 def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     kafka, topic, directory, monkeypatch, caplog
 ):
-    monkeypatch.setattr(kafka_client, "_COMMIT_S", 1.0)
     commits = []  # of records, not of notes
 
     class Unanswered(confluent_kafka.Producer):
@@ -72,6 +71,7 @@ def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     monkeypatch.setattr(confluent_kafka, "Producer", Unanswered)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()
+    monkeypatch.setattr(kafka_client, "_COMMIT_S", 1.0)
     with caplog.at_level(logging.WARNING):
         committer.commit(job.stage(1, [("a", 1)]))
     assert "trying again" in caplog.text

@@ -240,47 +240,61 @@ class KafkaRegister(KafkaClient):
         super().__init__(memory.cluster, memory.name)
         self.group, self._memory = group, memory
         self._places = [TOPIC, topic] if memory.usable else [topic]
-        own = {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "allow.auto.create.topics": False,
-        }
-        settings = self.settings(own, of_producers(self.cluster))
-        self._consumer = self.make(confluent_kafka().Consumer, settings)
+        self._consumer = self._new_consumer("read_committed")
 
-    def get(self) -> list[Remembered]:
-        """What is remembered, once no transaction that may change it is open; the newest last."""
+    def get(self, *, settled: bool = True) -> list[Remembered]:
+        """What is remembered; the newest last.
+
+        Args:
+            settled: Whether to wait until no transaction is open that may change it. A producer of
+                the same transactional id ends such a transaction; until there is one, it may last.
+        """
         with self.failures("read how far it is"):
-            found = self._of_group(self._places)
+            found = self._of_group(self._places, settled)
         if not found and self._memory.usable:
             kept = self._memory.find(self.group)
             found = [kept] if kept is not None else []
         return sorted(found)
 
-    def get_anywhere(self) -> list[Remembered]:
+    def get_anywhere(self, *, settled: bool = True) -> list[Remembered]:
         """As `get`; if there is nothing, also what was noted beside topics of other sinks."""
-        found = self.get()
+        found = self.get(settled=settled)
         if found:
             return found
         with self.failures("read whose it is"):
             topics = self._memory.topics()
             for first in range(0, len(topics), _AT_ONCE):
-                found += self._of_group(topics[first : first + _AT_ONCE])
+                found += self._of_group(topics[first : first + _AT_ONCE], settled)
         return sorted(found)
 
-    def _of_group(self, topics: Sequence[str]) -> list[Remembered]:
+    def _of_group(self, topics: Sequence[str], settled: bool) -> list[Remembered]:
         api = confluent_kafka()
         wanted = [api.TopicPartition(topic, 0) for topic in topics]
+        consumer = self._consumer if settled else self._new_consumer("read_uncommitted")
 
         def read() -> Any:
-            found = self._consumer.committed(wanted, timeout=kafka_client.START_S)
+            found = consumer.committed(wanted, timeout=kafka_client.START_S)
             for place in found:
                 if place.error is not None:
                     raise api.KafkaException(place.error)
             return found
 
-        return [Remembered(p.offset, p.metadata or "") for p in patiently(read) if p.offset >= 0]
+        try:
+            found = patiently(read)
+        finally:
+            if not settled:
+                consumer.close()
+        return [Remembered(p.offset, p.metadata or "") for p in found if p.offset >= 0]
+
+    def _new_consumer(self, level: str) -> Any:
+        own = {
+            "group.id": self.group,
+            "enable.auto.commit": False,
+            "isolation.level": level,
+            "allow.auto.create.topics": False,
+        }
+        settings = self.settings(own, of_producers(self.cluster))
+        return self.make(confluent_kafka().Consumer, settings)
 
     def offsets(self, value: Remembered) -> GroupOffsets:
         """What a transaction commits so that it is remembered."""

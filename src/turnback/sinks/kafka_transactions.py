@@ -145,7 +145,7 @@ class TransactionalDelivery(WriteAheadSink):
             closing(KafkaMemory(self._cluster, name, create=False)) as memory,
             closing(self._owner_register(memory)) as register,
         ):
-            self._check_owner(register, ctx)
+            self._check_owner(register, ctx, settled=False)
 
     def claim(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the prefix.
@@ -161,7 +161,7 @@ class TransactionalDelivery(WriteAheadSink):
             closing(self._owner_register(memory)) as owner,
             closing(self._progress_register(memory, ctx)) as progress,
         ):
-            if self._check_owner(owner, ctx) and not ctx.attempt:
+            if self._check_owner(owner, ctx, settled=False) and not ctx.attempt:
                 return
             failures = KafkaClient(self._cluster, name)
             with (
@@ -318,13 +318,13 @@ class TransactionalDelivery(WriteAheadSink):
         It is looked up before, because making one fences whoever has it now, and afterwards,
         because only then nobody else can change it without fencing this one.
         """
-        self._check_owner(register, ctx)
+        self._check_owner(register, ctx, settled=False)
         name = name_sink(ctx.job, ctx.uid)
         producer = TransactionalProducer(
             self._cluster, self.prefix, name, one_by_one=self._one_by_one
         )
         try:
-            self._check_owner(register, ctx)
+            self._check_owner(register, ctx, settled=True)
         except BaseException:
             producer.close()
             raise
@@ -406,12 +406,14 @@ class TransactionalDelivery(WriteAheadSink):
     def _owner_register(self, memory: KafkaMemory) -> KafkaRegister:
         return KafkaRegister(memory, f"turnback.{self.prefix}", self._topics[0])
 
-    def _check_owner(self, register: KafkaRegister, ctx: CommitterContext) -> bool:
+    def _check_owner(
+        self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
+    ) -> bool:
         """Whether the prefix is this job's since before; refuses one that somebody else has."""
         if ctx.job_directory is None:
             return True
         here = canonical_directory(ctx.job_directory)
-        found = register.get_anywhere()
+        found = register.get_anywhere(settled=settled)
         for remembered in found:
             owner = _decode(remembered.note, _UNKNOWN)
             if owner is _UNKNOWN or canonical_directory(owner.directory) != here:
