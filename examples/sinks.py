@@ -11,33 +11,66 @@ from pathlib import Path
 from typing import Any
 
 from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
+from turnback.core.errors import ConfigurationError
+from turnback.sinks.base import require_known_attempt
 
 
 class LatestScores(IdempotentSink):
-    """The newest score of each player, in a table with a key."""
+    """The newest score of each player, in a table with a key, which belongs to one job."""
 
     def __init__(self, database: str) -> None:
         self.database = database
         with closing(sqlite3.connect(database)) as db:
             db.execute("create table if not exists latest (player primary key, score, version)")
+            db.execute("create table if not exists owner (job, directory, id, attempt, nonce)")
+
+    def check_claim(self, ctx) -> None:
+        with closing(sqlite3.connect(self.database, timeout=30)) as db:
+            self.same_owner(db, ctx)
+
+    def claim(self, ctx) -> None:
+        owner = (ctx.job, ctx.directory_id, ctx.job_id, ctx.attempt, ctx.nonce)
+        with closing(sqlite3.connect(self.database, timeout=30)) as db, db:
+            db.execute("begin immediate")
+            if not self.same_owner(db, ctx):
+                # Versions of two jobs do not tell which value is newer: this job's is.
+                db.execute("update latest set version = 0")
+            db.execute("delete from owner")
+            db.execute("insert into owner values (?, ?, ?, ?, ?)", owner)
+
+    def same_owner(self, db, ctx) -> bool:
+        """Whether the table is this job's since before; refuses one that is another job's."""
+        found = db.execute("select * from owner").fetchone()
+        if found is None or ctx.take_over:
+            return False
+        job, directory, job_id, attempt, nonce = found
+        if directory != ctx.directory_id:
+            raise ConfigurationError(f"{self.database} belongs to job {job!r}")
+        if job_id != ctx.job_id:
+            return False  # it was started afresh
+        require_known_attempt(ctx, attempt, nonce, self.database)
+        return True
 
     def open(self, ctx) -> None:
-        self.db = sqlite3.connect(self.database, timeout=30)
+        self.ctx = ctx
+        self.scores = []
 
     def write_batch(self, batch, ctx) -> None:
-        # A task of an older attempt that comes late must not win: its version is smaller.
-        self.db.executemany(
-            "insert into latest values (?, ?, ?) on conflict (player) do update"
-            " set score = excluded.score, version = excluded.version"
-            " where excluded.version >= latest.version",
-            [(player, score, ctx.version) for player, score in batch.rows],
-        )
+        self.scores += [(player, score, ctx.version) for player, score in batch.rows]
 
     def flush(self) -> None:
-        self.db.commit()
-
-    def close(self) -> None:
-        self.db.close()
+        with closing(sqlite3.connect(self.database, timeout=30)) as db, db:
+            db.execute("begin immediate")  # until its end nobody can take the table over
+            job, *owner = db.execute("select job, directory, id from owner").fetchone()
+            if owner != [self.ctx.directory_id, self.ctx.job_id]:
+                raise ConfigurationError(f"job {job!r} has taken {self.database} over")
+            # A task of an older attempt that comes late must not win: its version is smaller.
+            db.executemany(
+                "insert into latest values (?, ?, ?) on conflict (player) do update"
+                " set score = excluded.score, version = excluded.version"
+                " where excluded.version >= latest.version",
+                self.scores,
+            )
 
 
 class ScoreLog(WriteAheadSink):

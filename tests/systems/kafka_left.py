@@ -15,6 +15,7 @@ from kafka_job import kafka_sink
 
 from services.kafka import USER
 from turnback import StreamExecutionEnvironment
+from turnback.sinks import kafka_memory
 from turnback.testing import LocalEngine
 
 ROWS = [(f"k{n}", n) for n in range(20)]
@@ -23,7 +24,16 @@ ROWS = [(f"k{n}", n) for n in range(20)]
 class Killed(confluent_kafka.Producer):
     """Dies with an open transaction: all records are written, and none is committed."""
 
+    has_records = False
+
+    def produce(self, topic: str, *args: Any, **options: Any) -> None:
+        super().produce(topic, *args, **options)
+        self.has_records = self.has_records or topic != kafka_memory.TOPIC
+
     def send_offsets_to_transaction(self, *args: Any) -> None:
+        if not self.has_records:  # it only notes whose the prefix is
+            super().send_offsets_to_transaction(*args)
+            return
         assert self.flush(10) == 0
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
@@ -18,7 +19,9 @@ from services.kafka import PASSWORD, USER
 from services.process import free_port
 from turnback import DeliveryGuarantee
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import kafka_client
+from turnback.sinks import kafka_client, kafka_memory
+from turnback.sinks.base import version_of
+from turnback.storage.local import LocalStorage
 
 # -- failures of the broker
 
@@ -54,18 +57,21 @@ def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
 def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     kafka, topic, directory, monkeypatch, caplog
 ):
-    monkeypatch.setattr(kafka_client, "_COMMIT_S", 1.0)
-    commits = []
+    commits = []  # of records, not of notes
 
     class Unanswered(confluent_kafka.Producer):
+        def produce(self, to, *args, **options):
+            super().produce(to, *args, **options)
+            commits.extend([to] if to == topic else [])
+
         def commit_transaction(self, timeout):
-            commits.append(timeout)
             with kafka.paused() if len(commits) == 1 else nullcontext():
                 super().commit_transaction(timeout)
 
     monkeypatch.setattr(confluent_kafka, "Producer", Unanswered)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()
+    monkeypatch.setattr(kafka_client, "_COMMIT_S", 1.0)
     with caplog.at_level(logging.WARNING):
         committer.commit(job.stage(1, [("a", 1)]))
     assert "trying again" in caplog.text
@@ -81,8 +87,9 @@ def test_a_transaction_that_takes_longer_than_its_timeout_is_written_again(
     real, slow = kafka_client.send_all, iter([True])
 
     def send_all(producer, records, on_delivery):
-        real(producer, records, on_delivery)
-        if next(slow, False):
+        sent = list(records)
+        real(producer, sent, on_delivery)
+        if any(to == topic for to, _, _ in sent) and next(slow, False):
             producer.flush(10)
             time.sleep(4)
 
@@ -94,35 +101,162 @@ def test_a_transaction_that_takes_longer_than_its_timeout_is_written_again(
     assert values(kafka, topic, committed=False) == [1, 1]
 
 
-def test_what_kafka_has_forgotten_is_not_published_twice(kafka, topic, directory):
-    sink = kafka_sink(kafka.servers, topic)
-    job = SinkJob(directory, sink)
+def forget(kafka, *groups):
+    """Let Kafka forget consumer groups, as it does after offsets.retention.minutes."""
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    for group in groups:
+        admin.delete_consumer_groups([group])[group].result(10)
+
+
+def test_what_kafka_has_forgotten_is_found_in_the_compacted_topic(
+    kafka, topic, directory, tmp_path
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     handles = job.stage(1, [("a", 1)])
     committer = job.start()
     committer.commit(handles)
+    forget(kafka, f"turnback.sink-of-{topic}", f"turnback.sink-of-{topic}.{job.ctx.job_id}.out")
+    (tmp_path / "intruder").mkdir()
+    intruder = SinkJob(tmp_path / "intruder", kafka_sink(kafka.servers, topic))
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+        intruder.start()
+    committer.commit([*handles, *job.stage(2, [("a", 2)])])
+    committer.close()
+    assert values(kafka, topic) == [1, 2]
+    forget(kafka, f"turnback.sink-of-{topic}", f"turnback.sink-of-{topic}.{job.ctx.job_id}.out")
+    later = job.stage(3, [("a", 3)])
+    again = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
+    again.start([*job.stage(2, [("a", 2)]), *later])
+    assert values(kafka, topic) == [1, 2, 3]
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    """A cluster where the compacted topic cannot be created."""
+    monkeypatch.setattr(kafka_memory, "TOPIC", "not/a/topic")
+
+
+def test_without_that_topic_what_is_forgotten_is_not_published_twice(
+    kafka, topic, directory, no_memory, caplog
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    handles = job.stage(1, [("a", 1)])
+    committer = job.start()
+    assert "cleanup.policy=compact" in caplog.text
+    committer.commit(handles)
     committer.close()
     group = f"turnback.sink-of-{topic}.{job.ctx.job_id}.out"
-    admin = AdminClient({"bootstrap.servers": kafka.servers})
-    admin.delete_consumer_groups([group])[group].result(10)
+    forget(kafka, group)
     again = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
     new = job.stage(2, [("a", 2)])
     with pytest.raises(ConfigurationError, match=f"forgotten.*{group}"):
         again.start(new)
     assert values(kafka, topic) == [1]
     # What the message says to do if it was not published.
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
     offsets = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
     admin.alter_consumer_group_offsets([offsets])[group].result(10)
     SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=3).start(new)
     assert values(kafka, topic) == [1, 2]
 
 
-def test_a_record_that_is_too_large_fails_with_what_to_change(kafka, directory):
-    topic = kafka.create_topic(max_message_bytes="1000", compression_type="uncompressed")
-    job = SinkJob(directory, kafka_sink(kafka.servers, topic, compression_type="none"))
+def test_a_kill_before_the_mark_is_made_does_not_hide_that_kafka_has_forgotten(
+    kafka, topic, directory, no_memory, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    real = LocalStorage.put
+
+    def put(storage, path, data):
+        if "/kafka-" in path:
+            raise Killed
+        real(storage, path, data)
+
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    handles = job.stage(1, [("a", 1)])
     committer = job.start()
-    with pytest.raises(ConfigurationError, match=r"max\.message\.bytes"):
-        committer.commit(job.stage(1, [("a" * 5000, 1)]))
-    assert values(kafka, topic) == []
+    monkeypatch.setattr(LocalStorage, "put", put)
+    with pytest.raises(Killed):
+        committer.commit(handles)
+    monkeypatch.setattr(LocalStorage, "put", real)
+    second = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
+    committer = second.start(handles)
+    committer.close()
+    assert values(kafka, topic) == [1]
+    group = f"turnback.sink-of-{topic}.{job.ctx.job_id}.out"
+    forget(kafka, group)
+    third = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=3)
+    with pytest.raises(ConfigurationError, match=f"forgotten.*{group}"):
+        third.start(second.stage(1, [("a", 1)]))
+    assert values(kafka, topic) == [1]
+
+
+def test_an_open_transaction_of_another_sink_makes_nobody_wait(
+    kafka, topic, directory, monkeypatch
+):
+    other = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.servers, "transactional.id": f"hung-{topic}"}
+    )
+    SinkJob(directory, kafka_sink(kafka.servers, topic)).start().close()  # makes the topic
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(kafka_memory.TOPIC, b'[1,""]', b"turnback.of-another-sink")
+    assert other.flush(30) == 0
+    new_topic = kafka.create_topic()
+    job = SinkJob(directory, kafka_sink(kafka.servers, new_topic), uid="new")
+    job.start().commit(job.stage(1, [("a", 1)]))
+    assert values(kafka, new_topic) == [1]
+    # What it hides is waited for, if it may be about the sink itself.
+    forget(kafka, f"turnback.sink-of-{new_topic}")
+    monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
+    again = SinkJob(directory, kafka_sink(kafka.servers, new_topic), uid="new", attempt=2)
+    with pytest.raises(SinkError, match="hides what is noted of"):
+        again.start()
+    other.abort_transaction(30)
+    again.start()
+
+
+# -- records that a topic refuses
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_record_that_is_too_large_is_refused_in_the_task(kafka, directory, several):
+    topic = kafka.create_topic(max_message_bytes="1000")
+    topics = [topic, topic] if several else topic
+    job = SinkJob(directory, kafka_sink(kafka.servers, topics))
+    committer = job.start()
+    told = rf"record for topic '{topic}' has 50\d\d bytes, and the topic takes 1000"
+    with pytest.raises(ConfigurationError, match=told):
+        job.stage(1, [("ok", 1), ("a" * 2500, 1)])
+    committer.commit(job.stage(1, [("a" * 400, 1)]))
+    assert values(kafka, topic) == [1]
+
+
+def test_a_record_above_what_the_client_takes_is_refused_in_the_task(kafka, directory):
+    topic = kafka.create_topic(max_message_bytes="10000000")
+    row = ("a" * 600_000, 1)
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    with pytest.raises(ConfigurationError, match=r"the client takes 1000000.*message\.max\.bytes"):
+        job.stage(1, [row])
+    larger = SinkJob(directory, kafka_sink(kafka.servers, topic, message_max_bytes="3000000"))
+    larger.start().commit(larger.stage(1, [row]))
+    assert values(kafka, topic) == [1]
+
+
+def test_records_that_fit_one_by_one_are_published(kafka, directory):
+    topic = kafka.create_topic(max_message_bytes="1000")
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic, compression_type="none"))
+    rows = [(f"{n:0200d}", n) for n in range(100)]
+    job.start().commit(job.stage(1, rows))
+    assert values(kafka, topic) == list(range(100))
+
+
+def test_a_record_without_a_key_is_refused_by_a_compacted_topic(kafka, directory):
+    topic = kafka.create_topic(cleanup_policy="compact")
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    with pytest.raises(ConfigurationError, match=f"'{topic}' is compacted"):
+        job.stage(1, [("a", 1), (None, 2)])
 
 
 # -- whose the prefix is
@@ -140,6 +274,155 @@ def test_a_prefix_belongs_to_one_job(kafka, topic, directory, tmp_path):
     with pytest.raises(ConfigurationError, match=r"belongs to job 'fork'"):
         committer.commit(job.stage(1, [("a", 2)]))
     assert values(kafka, topic, committed=False) == [1]
+
+
+def with_prefix(kafka, topic, prefix):
+    """A sink for another topic, with the prefix of a first one."""
+    sink = kafka_sink(kafka.servers, topic)
+    sink._delivery.prefix = prefix
+    return sink
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_prefix_is_guarded_whatever_the_topic(
+    kafka, topic, directory, tmp_path, memory, monkeypatch
+):
+    if not memory:
+        monkeypatch.setattr(kafka_memory, "TOPIC", "not/a/topic")
+    prefix, other = f"sink-of-{topic}", kafka.create_topic()
+    SinkJob(directory, kafka_sink(kafka.servers, topic), uid="first").start()
+    second = SinkJob(directory, with_prefix(kafka, other, prefix), uid="second")
+    with pytest.raises(ConfigurationError, match="sink 'first' of this job"):
+        second.start()
+    (tmp_path / "fork").mkdir()
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+        SinkJob(tmp_path / "fork", with_prefix(kafka, other, prefix)).start()
+
+
+class Promised:
+    """Another job, with so many promised transactions."""
+
+    def __init__(self, *counts):
+        self._counts = list(counts)
+
+    def promised_by(self, directory):
+        assert directory.endswith("/likes")
+        return self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
+
+
+def test_a_prefix_is_not_taken_over_while_its_owner_has_promised_output(
+    kafka, topic, directory, tmp_path
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    job.start().close()
+    promised = job.stage(1, [("a", 1)])
+    (tmp_path / "fork").mkdir()
+    fork = SinkJob(tmp_path / "fork", kafka_sink(kafka.servers, topic))
+    taking = replace(fork.ctx, attempt=0, take_over=True, other_jobs=Promised(1))
+    for step in (fork.sink.check_claim, fork.sink.claim):
+        with pytest.raises(ConfigurationError, match=r"taken over from .* transactions commit"):
+            step(taking)
+    again = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
+    again.start(promised).close()
+    assert values(kafka, topic) == [1]
+    fork.sink.claim(replace(taking, other_jobs=Promised(0)))
+    fork.start().commit(fork.stage(1, [("a", 2)]))
+    assert values(kafka, topic) == [1, 2]
+
+
+def test_a_driver_that_lost_the_prefix_while_it_published_writes_nothing(
+    kafka, topic, directory, tmp_path, monkeypatch
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    committer = job.start()
+    (tmp_path / "fork").mkdir()
+    fork = SinkJob(tmp_path / "fork", kafka_sink(kafka.servers, topic))
+    real, taken = kafka_client.send_all, []
+
+    def send_all(producer, records, on_delivery):
+        real(producer, records, on_delivery)
+        if not taken:
+            taken.append(True)
+            fork.sink.claim(replace(fork.ctx, attempt=0, take_over=True))
+
+    handles = job.stage(1, [("a", 1)])
+    committer.commit(job.stage(0, [("a", 0)]))
+    monkeypatch.setattr(kafka_client, "send_all", send_all)
+    with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
+        committer.commit(handles)
+    assert values(kafka, topic) == [0]
+
+
+class Attempts(dict):
+    nonce_of = dict.get
+
+
+def test_a_restored_job_directory_is_refused_and_doubles_only_if_allowed(kafka, topic, directory):
+    def life(attempt, attempts):
+        job = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt)
+        job.ctx = replace(job.ctx, attempts=attempts, nonce=attempts[attempt])
+        return job
+
+    first = life(1, Attempts({1: "a"}))
+    promised = first.stage(1, [("a", 1)])
+    backup = {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+    def restore():
+        for path, data in backup.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    first.start(promised).close()
+    life(2, Attempts({1: "a", 2: "b"})).start().close()
+    restore()
+    restored = life(2, Attempts({1: "a", 2: "c"}))
+    with pytest.raises(ConfigurationError, match="restored from a backup"):
+        restored.start(promised)
+    restored.sink.claim(replace(restored.ctx, attempt=0, take_over=True))
+    committer = restored.start(promised)
+    committer.commit(restored.stage(2, [("a", 2)]))
+    # The first attempt is known, and with it what it has published.
+    assert values(kafka, topic) == [1, 2]
+    restore()
+    anew = life(1, Attempts({1: "d"}))
+    with pytest.raises(ConfigurationError, match="restored from a backup"):
+        anew.start(promised)
+    anew.sink.claim(replace(anew.ctx, attempt=0, take_over=True))
+    anew.start(promised)
+    assert values(kafka, topic) == [1, 1, 2]
+
+
+def test_what_a_job_has_published_does_not_count_for_its_copy(kafka, topic, directory, tmp_path):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    committer = job.start()
+    copy = SinkJob(tmp_path / "copy", kafka_sink(kafka.servers, topic), job_id=job.ctx.job_id)
+    (tmp_path / "copy").mkdir()
+    committer.commit([*job.stage(1, [("a", 1)]), *job.stage(2, [("a", 2)])])
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+        copy.start()
+    copy.sink.claim(replace(copy.ctx, attempt=0, take_over=True))
+    copy.start().commit(copy.stage(1, [("a", 7)]))
+    assert values(kafka, topic) == [1, 2, 7]
+
+
+def test_notes_of_older_versions_of_turnback(kafka, topic, directory, tmp_path):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
+    group = f"turnback.sink-of-{topic}"
+    owner = {"job": "likes", "directory": directory.as_uri(), "uid": "out"}
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    notes = {
+        group: TopicPartition(topic, 0, 1, json.dumps(owner)),
+        f"{group}.{job.ctx.job_id}.out": TopicPartition(topic, 0, version_of(1, 3)),
+    }
+    for name, note in notes.items():
+        noted = ConsumerGroupTopicPartitions(name, [note])
+        admin.alter_consumer_group_offsets([noted])[name].result(10)
+    (tmp_path / "fork").mkdir()
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+        SinkJob(tmp_path / "fork", kafka_sink(kafka.servers, topic)).start()
+    old = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=1)
+    job.start([*old.stage(3, [("a", 3)]), *old.stage(4, [("a", 4)])])
+    assert values(kafka, topic) == [4]
 
 
 def test_two_sinks_of_a_job_do_not_share_a_prefix(kafka, topic, directory):

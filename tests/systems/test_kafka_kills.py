@@ -94,7 +94,7 @@ def test_without_transactions_the_same_kills_are_noticed(kafka, topics, director
 
 
 def test_a_ledger_in_two_topics_adds_up_after_kills(kafka, tmp_path):
-    ledger = Ledger(tmp_path, KafkaTarget(kafka), keys=20, length=30, files=12)
+    ledger = Ledger(tmp_path, KafkaTarget(kafka), keys=20, length=30, files=40)
     try:
         with ledger.watched():
             ledger.run_with_kills([0.3, "between-sink-commits:2", "after-manifest:2"], *CALM)

@@ -49,7 +49,16 @@ def test_one_transaction_covers_all_topics(kafka, topics, directory, monkeypatch
     class Dies(confluent_kafka.Producer):
         """Ends where a driver could be killed, with everything written and nothing committed."""
 
+        has_records = False
+
+        def produce(self, topic, *args, **options):
+            super().produce(topic, *args, **options)
+            self.has_records = self.has_records or topic in topics
+
         def send_offsets_to_transaction(self, *args):
+            if not self.has_records:  # it only notes whose the prefix is
+                super().send_offsets_to_transaction(*args)
+                return
             assert self.flush(10) == 0
             raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ import pytest
 from services.proxy import proxy_to
 from services.redis import PASSWORD, RedisServer
 from turnback import RedisSink
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.errors import ConfigurationError, FencedError, SinkError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
 from turnback.testing.trial import Promise
@@ -150,11 +150,203 @@ def test_a_prefix_belongs_to_one_job(make: Any, client: Any, task: Task, driver:
         sink.claim(driver("fork"))
     make(prefix="fork:").claim(driver("fork"))
     sink.claim(driver("fork", take_over=True))
-    with pytest.raises(ConfigurationError, match="job 'fork' has taken over"):
+    with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
         write(sink, task(epoch=8), ("a", 2))
     with pytest.raises(ConfigurationError, match="belong to job 'fork'"):
         sink.claim(driver())
     assert stored(client, "likes:a") == {"n": "1"}
+
+
+class Attempts:
+    """The attempts that a job directory knows of."""
+
+    def __init__(self, **nonces: str) -> None:
+        self._nonces = {int(name.removeprefix("n")): nonce for name, nonce in nonces.items()}
+
+    def nonce_of(self, attempt: int) -> str | None:
+        return self._nonces.get(attempt)
+
+
+def by(task: Task, ctx: CommitterContext, **changes: Any) -> WriterContext:
+    """The context of a task of a driver."""
+    return task(
+        job=ctx.job,
+        job_id=ctx.job_id,
+        attempt=ctx.attempt,
+        nonce=ctx.nonce,
+        directory_id=ctx.directory_id,
+        **changes,
+    )
+
+
+def value_of(client: Any, layout: str, key: str) -> bytes | None:
+    found: bytes | None = client.hget(key, "n") if layout == "hash" else client.get(key)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_new_owner_writes_over_what_the_former_one_has_left(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(prefix="p:", values="n", layout=layout)
+    sink.claim(driver(attempt=5))
+    write(sink, by(task, driver(attempt=5), epoch=100), ("a", 1))
+    sink.claim(driver("fork", attempt=0, take_over=True))
+    sink.claim(driver("fork", attempt=1))
+    write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
+    assert value_of(client, layout, "p:a") == b"2"
+    # and of its own values the newest stays
+    write(sink, by(task, driver("fork", attempt=1), epoch=3), ("a", 3))
+    write(sink, by(task, driver("fork", attempt=1), epoch=2), ("a", 4))
+    assert value_of(client, layout, "p:a") == b"3"
+    # handed back, the first job wins again
+    sink.claim(driver(attempt=0, take_over=True))
+    sink.claim(driver(attempt=6))
+    write(sink, by(task, driver(attempt=6), epoch=1), ("a", 5))
+    assert value_of(client, layout, "p:a") == b"5"
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_job_that_is_started_afresh_writes_over_what_it_has_left(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    sink.claim(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
+    write(sink, by(task, driver(attempt=3), epoch=9), ("a", 1))
+    new = driver(job_id="id-2", attempt=1, nonce="y", attempts=Attempts(n1="y"))
+    sink.claim(driver(job_id="", attempt=0, attempts=Attempts()))
+    sink.claim(new)
+    write(sink, by(task, new, epoch=1), ("a", 7))
+    assert value_of(client, layout, "a") == b"7"
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_task_of_the_former_owner_writes_nothing_any_more(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    sink.claim(driver(attempt=5))
+    late = sink.writer(by(task, driver(attempt=5), epoch=7))
+    late.write(Batch(task().type, [("other", 0)]))  # it has looked who owns the keys
+    sink.claim(driver("fork", attempt=0, take_over=True))
+    sink.claim(driver("fork", attempt=1))
+    write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
+    with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
+        late.write(Batch(task().type, [("a", 1), ("b", 1)]))
+    assert value_of(client, layout, "a") == b"2"
+    assert not client.exists("b")
+
+
+def test_a_copy_of_the_job_is_another_job(
+    make: Any, client: Any, task: Task, driver: Driver
+) -> None:
+    sink = make()
+    sink.claim(driver())
+    copy = driver("copy", job_id="id-1")
+    with pytest.raises(ConfigurationError, match="belong to job 'likes'"):
+        sink.claim(copy)
+    with pytest.raises(ConfigurationError, match="has taken over"):
+        write(sink, by(task, copy), ("a", 1))
+    assert not client.exists("a")
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    before = driver(attempt=9, nonce="lost", attempts=Attempts(n9="lost"))
+    sink.claim(before)
+    write(sink, by(task, before), ("a", 1))
+    late = sink.writer(by(task, before, epoch=8))
+    late.write(Batch(task().type, [("other", 0)]))
+    restored = Attempts(n3="x", n4="y")
+    with pytest.raises(ConfigurationError, match="restored from a backup"):
+        sink.claim(driver(attempt=0, attempts=restored))
+    with pytest.raises(ConfigurationError, match="restored from a backup"):
+        sink.claim(driver(attempt=4, nonce="y", attempts=restored))
+    sink.claim(driver(attempt=0, attempts=restored, take_over=True))
+    after = driver(attempt=4, nonce="y", attempts=restored)
+    sink.claim(after)
+    write(sink, by(task, after, epoch=1), ("a", 2))
+    assert value_of(client, layout, "a") == b"2"
+    with pytest.raises(SinkError, match="claimed anew"):
+        late.write(Batch(task().type, [("a", 3)]))
+    assert value_of(client, layout, "a") == b"2"
+
+
+def test_a_driver_that_was_replaced_claims_nothing_back(make: Any, driver: Driver) -> None:
+    attempts = Attempts(n3="x", n4="y")
+    sink = make()
+    sink.claim(driver(attempt=4, nonce="y", attempts=attempts))
+    with pytest.raises(FencedError, match="attempt 4 has written"):
+        sink.claim(driver(attempt=3, nonce="x", attempts=attempts))
+    # nor if the job was started afresh in the same directory
+    with pytest.raises(FencedError, match="attempt 4 has written"):
+        sink.claim(driver(job_id="id-0", attempt=3, nonce="x", attempts=attempts))
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_values_and_notes_of_older_versions_of_turnback(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    note = {"job": "likes", "directory": driver().job_directory, "job_id": "id-1"}
+    client.set("turnback:owner:", json.dumps(note))
+    newer = f"{9 << 40:019d}"
+    if layout == "hash":
+        client.hset("a", mapping={"n": 1, "turnback_version": newer})
+    else:
+        client.mset({"a": 1, "turnback:version:a": newer})
+    sink = make(values="n", layout=layout)
+    with pytest.raises(ConfigurationError, match="belong to job 'likes'"):
+        sink.claim(driver("fork"))
+    sink.claim(driver())
+    write(sink, by(task, driver()), ("a", 2))
+    assert value_of(client, layout, "a") == b"2"
+
+
+def test_a_note_that_is_gone_fails_the_task_and_comes_back_with_the_next_start(
+    make: Any, client: Any, task: Task, driver: Driver
+) -> None:
+    sink = make()
+    sink.claim(driver())
+    write(sink, by(task, driver(), epoch=9), ("a", 1))
+    client.delete("turnback:owner:")
+    with pytest.raises(SinkError, match=r"'turnback:owner:' in .* is gone"):
+        write(sink, by(task, driver(), epoch=10), ("a", 2))
+    sink.claim(driver(attempt=4))
+    write(sink, by(task, driver(attempt=4), epoch=1), ("a", 3))
+    assert stored(client, "a") == {"n": "3"}
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+@pytest.mark.parametrize("key", ["turnback:version:bob", "turnback:owner:"])
+def test_a_key_of_turnback_itself_is_refused(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str, key: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    sink.claim(driver())
+    before = client.get("turnback:owner:")
+    with pytest.raises(SinkError, match=f"has the key '{key}'.* are Turnback's own"):
+        write(sink, by(task, driver()), ("a", 1), (key, 2))
+    assert client.keys() == [b"turnback:owner:"]
+    assert client.get("turnback:owner:") == before
+    sink.claim(driver(attempt=4))
+    write(make(values="n", layout=layout, prefix="p:"), task(), (key, 2))
+    assert value_of(client, layout, f"p:{key}") == b"2"
+
+
+def test_a_password_in_the_query_logs_in_and_is_not_told(
+    redis: RedisServer, client: Any, task: Task, driver: Driver
+) -> None:
+    sink = RedisSink(f"{redis.url}?password={PASSWORD}&username=default", key="post")
+    sink.claim(driver())
+    write(sink, by(task, driver()), ("a", 1))
+    assert stored(client, "a") == {"n": "1"}
+    wrong = RedisSink(f"{redis.url}?password=not-the-password", key="post")
+    with pytest.raises(ConfigurationError, match="password_from") as refused:
+        wrong.check_claim(driver())
+    assert "not-the-password" not in str(refused.value)
 
 
 def test_what_was_acknowledged_survives_a_crash_of_the_server(

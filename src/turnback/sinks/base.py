@@ -187,6 +187,20 @@ def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> Configur
     )
 
 
+def require_newest_attempt(
+    ctx: CommitterContext, job_id: str, attempt: int, nonce: str, target: str
+) -> None:
+    """Refuse to claim a target that a newer attempt in the same job directory has claimed.
+
+    As `require_known_attempt`, with the job id that is noted at the target: a job that was started
+    afresh in its directory has another, and what the directory has forgotten of the former one
+    does not count.
+    """
+    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
+    if job_id == ctx.job_id or (nonce and nonce == known):
+        require_known_attempt(ctx, attempt, nonce, target)
+
+
 class Committer(Protocol):
     """Settles the transactions of one sink, on the driver.
 

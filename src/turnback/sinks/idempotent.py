@@ -52,6 +52,11 @@ class IdempotentSink(Sink):
     Equal versions must be accepted, in the order in which they are written: an epoch may write a
     key more than once, and is repeated under the same version if Spark runs its task again.
 
+    **Other jobs.** Each job counts its own attempts, so versions of two jobs do not tell which
+    value is newer: compare them only if both are of the job `(ctx.directory_id, ctx.job_id)`.
+    Record in `claim` which job owns the target, and have the target compare it in the same step as
+    it writes: a task of a job that it was taken over from may come at any time.
+
     Of one epoch, elements of the same key are written by one task if the stream is keyed by it.
     Several attempts of one task may write at the same time (retries, speculation).
 

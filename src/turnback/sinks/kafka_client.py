@@ -1,4 +1,4 @@
-"""Clients of Kafka: their settings, what their errors mean, and numbers that Kafka remembers."""
+"""Clients of Kafka: their settings, what their errors mean, and producers with transactions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +42,7 @@ _MOVING = (
     "UNKNOWN_LEADER_EPOCH",
 )
 """Another broker takes over, or the first one a topic that was just made: soon it will answer."""
-_PASSING = (
+PASSING = (
     *_MOVING,
     "_ALL_BROKERS_DOWN",
     "_TIMED_OUT",
@@ -51,7 +51,7 @@ _PASSING = (
     "REQUEST_TIMED_OUT",
     "UNSTABLE_OFFSET_COMMIT",
 )
-_FORBIDDEN = (
+FORBIDDEN = (
     "CLUSTER_AUTHORIZATION_FAILED",
     "GROUP_AUTHORIZATION_FAILED",
     "TOPIC_AUTHORIZATION_FAILED",
@@ -150,7 +150,7 @@ class KafkaClient:
                 f"{start}Kafka refused the login: {self._refusal or text}. Check the properties "
                 "security.protocol, sasl.* and ssl.*"
             )
-        if code in _FORBIDDEN:
+        if code in FORBIDDEN:
             return ConfigurationError(f"{start}{text}. Ask for the right in Kafka's ACLs")
         if code in NO_TOPIC:
             return ConfigurationError(f"{start}{text}. Create the topic first")
@@ -174,62 +174,11 @@ class KafkaClient:
             self.refused, self._refusal = error.name(), self.cluster.hide(_text(error))
 
 
-class Remembered(NamedTuple):
-    """A number that Kafka remembers, and a note beside it."""
+class GroupOffsets(NamedTuple):
+    """Offsets of a consumer group, as a transaction commits them."""
 
-    number: int
-    note: str
-
-
-class KafkaRegister(KafkaClient):
-    """A number and a note that Kafka keeps under a name.
-
-    It is the offset of a consumer group that nobody consumes with, so it can be written in the
-    same transaction as records. Kafka forgets it when it has not been written for
-    `offsets.retention.minutes`, seven days by default.
-    """
-
-    def __init__(self, cluster: Cluster, group: str, topic: str, name: str) -> None:
-        super().__init__(cluster, name)
-        self.group, self.topic = group, topic
-        own = {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "allow.auto.create.topics": False,
-        }
-        settings = self.settings(own, of_producers(cluster))
-        self._consumer = self.make(confluent_kafka().Consumer, settings)
-
-    def get(self) -> Remembered | None:
-        """What is remembered, once no transaction that may change it is open."""
-        wanted = [confluent_kafka().TopicPartition(self.topic, 0)]
-
-        def read() -> Any:
-            (found,) = self._consumer.committed(wanted, timeout=START_S)
-            if found.error is not None:
-                raise confluent_kafka().KafkaException(found.error)
-            return found
-
-        with self.failures("read how far it is"):
-            found = patiently(read)
-        return Remembered(found.offset, found.metadata or "") if found.offset >= 0 else None
-
-    def put(self, number: int, note: str = "") -> None:
-        """Remember a number, by itself."""
-        offsets = [self.entry(number, note)]
-        with self.failures("record how far it is"):
-            patiently(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
-
-    def entry(self, number: int, note: str = "") -> Any:
-        """The number as `TransactionalProducer` writes it."""
-        return confluent_kafka().TopicPartition(self.topic, 0, number, note)
-
-    def membership(self) -> Any:
-        return self._consumer.consumer_group_metadata()
-
-    def close(self) -> None:
-        self._consumer.close()
+    offsets: Sequence[Any]
+    membership: Any
 
 
 class TransactionalProducer(KafkaClient):
@@ -237,11 +186,19 @@ class TransactionalProducer(KafkaClient):
 
     When it is made, what an earlier producer left is settled: a transaction that was about to be
     committed is, any other is aborted.
+
+    Args:
+        one_by_one: Whether each record goes by itself. Kafka measures what comes together against
+            the limit for one record, and the limit of a topic may be below what producers gather.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str, name: str) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, name: str, *, one_by_one: bool = False
+    ) -> None:
         super().__init__(cluster, name)
-        own = {"transactional.id": transactional_id}
+        own: dict[str, Any] = {"transactional.id": transactional_id}
+        if one_by_one:
+            own["batch.size"] = 1
         self._producer = self.make(
             confluent_kafka().Producer, {**producer_defaults(), **self.settings(own)}
         )
@@ -249,19 +206,28 @@ class TransactionalProducer(KafkaClient):
         with self.failures("begin transactions"):
             patiently(lambda: self._producer.init_transactions(START_S))
 
-    def write(self, records: Iterable[Record], register: KafkaRegister, number: int) -> None:
-        """Write records, and a number into a register, in one transaction.
+    def write(self, records: Iterable[Record], groups: Sequence[GroupOffsets]) -> None:
+        """Write records and commit offsets of consumer groups, in one transaction.
 
         Raises:
             KafkaException: It may or may not have been committed. Make a new producer, then look
-                into the register.
+                what the groups have.
         """
         self._problem = None
+        try:
+            self._write(records, groups)
+        except SystemError as error:
+            # The client has failed without saying why, as it may when it was fenced meanwhile.
+            kinds = confluent_kafka().KafkaError
+            raise confluent_kafka().KafkaException(kinds(kinds._FAIL, str(error))) from error
+
+    def _write(self, records: Iterable[Record], groups: Sequence[GroupOffsets]) -> None:
         self._producer.begin_transaction()
         send_all(self._producer, records, self._on_delivery)
-        self._producer.send_offsets_to_transaction(
-            [register.entry(number)], register.membership(), START_S
-        )
+        for group in groups:
+            self._producer.send_offsets_to_transaction(
+                list(group.offsets), group.membership, START_S
+            )
         try:
             self._producer.commit_transaction(_COMMIT_S)
         except confluent_kafka().KafkaException as error:
@@ -315,7 +281,7 @@ def send_all(
 
 
 def patiently(
-    call: Callable[[], T], for_s: float = PATIENCE_S, passing: Collection[str] = _PASSING
+    call: Callable[[], T], for_s: float = PATIENCE_S, passing: Collection[str] = PASSING
 ) -> T:
     """Call again while Kafka says that it is not ready yet, as after a restart of a broker."""
     end, pause = time.monotonic() + for_s, 0.05

@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.formats import json_column
 from turnback.sinks.kafka_client import Cluster, Record
-from turnback.sinks.kafka_topics import KafkaTopics
+from turnback.sinks.kafka_topics import KafkaTopics, TopicLimits
 from turnback.sinks.schemas import Payloads, SerializationSchema
 from turnback.types.columns import Batch, stream_columns, stream_schema, to_column
 from turnback.types.typeinfo import TypeInfo, Types
@@ -25,6 +26,13 @@ RECORDS = Types.ROW_NAMED(["topic", "key", "value"], [Types.STRING(), Types.BYTE
 
 _FOUND: set[tuple[str, str]] = set()
 """Topics that this process knows to be there, with the servers that have them."""
+
+_LIMITS: dict[tuple[str, str, str, int], TopicLimits] = {}
+"""What topics refuse, by servers, topic, job id and attempt."""
+_CLIENT_BYTES = 1_000_000
+"""What librdkafka takes for `message.max.bytes` unless it is set."""
+_AROUND_A_RECORD = 93
+"""Of a batch with one record: its header, and at most so much for lengths, time and offset."""
 
 
 class KafkaTopicSelector(ABC):
@@ -139,6 +147,69 @@ def require_topics(cluster: Cluster, topics: set[str], sink: str) -> None:
             for topic in unknown:
                 found.partitions(topic)
                 _FOUND.add((cluster.servers, topic))
+
+
+class RecordLimits:
+    """What topics refuse, so that tasks refuse it before it is promised.
+
+    Asks Kafka once for each topic and attempt of a job in this process.
+
+    Args:
+        cluster: Where the topics are.
+        topic: The topic of records that name none.
+        sink: What error messages call the sink.
+        attempt: Stands for an attempt of a job; limits may be changed between two.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, sink: str, attempt: tuple[str, int]) -> None:
+        self._cluster, self._topic, self._sink = cluster, topic, sink
+        self._attempt = attempt
+        given = cluster.properties.get("message.max.bytes", _CLIENT_BYTES)
+        self._client_bytes = int(given)
+
+    def check(self, records: Batch) -> None:
+        """Refuse elements of the type `RECORDS` that their topics would refuse.
+
+        Raises:
+            ConfigurationError: A record is too large, or has no key and needs one.
+        """
+        topics, keys, values = records.arrow.columns
+        if topics.null_count:
+            self._check(self._topic, keys, values)
+            return
+        for topic in topics.unique().to_pylist():
+            of_topic = pc.equal(topics, topic)
+            self._check(topic, keys.filter(of_topic), values.filter(of_topic))
+
+    def _check(self, topic: str, keys: pa.Array, values: pa.Array) -> None:
+        limits = _limits_of(self._cluster, topic, self._sink, self._attempt)
+        if limits.needs_key and keys.null_count:
+            raise ConfigurationError(
+                f"{self._sink}: topic {topic!r} is compacted and refuses records without a key, "
+                "and an element has none. Set a key, or filter such elements out before the sink"
+            )
+        lengths = (pc.fill_null(pc.binary_length(column), 0) for column in (keys, values))
+        largest = pc.max(pc.add(*lengths)).as_py()
+        if largest > self._client_bytes:
+            raise ConfigurationError(
+                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, and the client "
+                f"takes {self._client_bytes}. Raise the property message.max.bytes, and the "
+                "topic's max.message.bytes with it"
+            )
+        if limits.bytes is not None and largest + _AROUND_A_RECORD > limits.bytes:
+            raise ConfigurationError(
+                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, and the topic "
+                f"takes {limits.bytes} with up to {_AROUND_A_RECORD} around it, before it is "
+                "compressed. Raise the topic's max.message.bytes"
+            )
+
+
+def _limits_of(cluster: Cluster, topic: str, sink: str, attempt: tuple[str, int]) -> TopicLimits:
+    asked = (cluster.servers, topic, *attempt)
+    if asked not in _LIMITS:
+        with closing(KafkaTopics(cluster, sink)) as topics:
+            _LIMITS[asked] = topics.limits(topic)
+    return _LIMITS[asked]
 
 
 class KafkaRecordSerializationSchemaBuilder:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnback.core.errors import SinkError, TurnbackError
 from turnback.core.extras import require
 from turnback.sinks import kafka_client
 from turnback.sinks.kafka_client import (
+    FORBIDDEN,
     NO_TOPIC,
     Cluster,
     KafkaClient,
@@ -19,6 +20,18 @@ from turnback.sinks.kafka_client import (
 
 _SLICE_S = 1.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+class TopicLimits(NamedTuple):
+    """What a topic refuses.
+
+    Attributes:
+        bytes: A record with its key and what comes around it may have so many; None if unknown.
+        needs_key: Whether it refuses records without a key, as compacted topics do.
+    """
+
+    bytes: int | None
+    needs_key: bool
 
 
 def topic_ids(admin: Any, topics: Iterable[str], timeout_s: float) -> dict[str, str]:
@@ -105,6 +118,28 @@ class KafkaTopics(KafkaClient):
         admin = self.make(api.AdminClient, dict(self._settings))
         names, wait_s = list(topics), kafka_client.START_S
         return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
+
+    def limits(self, topic: str) -> TopicLimits:
+        """What a topic refuses; nothing is known if the user may not look up its configuration."""
+        api = require("confluent_kafka.admin", "kafka", "KafkaSink")
+        admin = self.make(api.AdminClient, dict(self._settings))
+        wanted = api.ConfigResource(api.ConfigResource.Type.TOPIC, topic)
+        wait_s = kafka_client.START_S
+
+        def configuration() -> dict[str, Any]:
+            (answer,) = admin.describe_configs([wanted], request_timeout=wait_s).values()
+            try:
+                return dict(answer.result())
+            except confluent_kafka().KafkaException as error:
+                if error.args[0].name() in FORBIDDEN:
+                    return {}
+                raise
+
+        found = self.ask(f"look up the limits of topic {topic!r}", configuration, wait_s)
+        if not found:
+            return TopicLimits(None, needs_key=False)
+        policy = found["cleanup.policy"].value or ""
+        return TopicLimits(int(found["max.message.bytes"].value), needs_key="compact" in policy)
 
     def held_up(self, topic: str) -> bool:
         """Whether a transaction is open in a topic, so that readers of committed records wait.

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TurnbackError
+from turnback.core.errors import (
+    ConfigurationError,
+    NotFoundError,
+    SinkError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.core.ids import path_segment
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
@@ -18,20 +25,25 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
+    attempt_of,
+    canonical_directory,
     name_sink,
+    require_known_attempt,
+    require_newest_attempt,
 )
 from turnback.sinks.elements import decode_elements
 from turnback.sinks.kafka_client import (
     Cluster,
     KafkaClient,
-    KafkaRegister,
     Record,
     TransactionalProducer,
     confluent_kafka,
 )
+from turnback.sinks.kafka_memory import KafkaMemory, KafkaRegister, Remembered
 from turnback.sinks.kafka_records import (
     RECORDS,
     KafkaRecordSerializationSchema,
+    RecordLimits,
     check_target,
     require_topics,
     staged_records,
@@ -47,11 +59,32 @@ _TRIES = 4
 
 
 class PrefixOwner(msgspec.Struct, frozen=True):
-    """The job that a transactional-id prefix belongs to, and which of its sinks uses it."""
+    """The job that a transactional-id prefix belongs to, and which of its sinks uses it.
+
+    The number beside it is the job's newest attempt; 0 until one has begun since it is the owner.
+
+    Attributes:
+        job_id: Identity of the job's lineage; older versions of Turnback did not note it.
+        nonce: Which driver has that attempt, likewise.
+    """
 
     job: str
     directory: str
     uid: str
+    job_id: str = ""
+    nonce: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Who has published up to the version beside it.
+
+    Attributes:
+        directory_id: The job directory; copies of it have the same job id.
+        nonce: Which driver had the attempt that staged the epoch.
+    """
+
+    directory_id: str
+    nonce: str = ""
 
 
 class TransactionalDelivery(WriteAheadSink):
@@ -61,9 +94,12 @@ class TransactionalDelivery(WriteAheadSink):
 
     How far it is, is the offset of the consumer group `turnback.<prefix>.<job id>.<uid>`; the owner
     of the prefix is the note of the group `turnback.<prefix>`. Nobody consumes with these groups.
+    See `kafka_memory` for what happens when Kafka forgets them.
 
     Two processes cannot write at the same time: each makes a producer of the same transactional id
-    before it looks how far the sink is, and with that fences the other.
+    before it looks how far the sink is and whose the prefix is, and with that fences the other.
+    Whoever takes the prefix over writes that in a transaction of the same id as well, so that what
+    a producer has seen holds for as long as it can commit anything.
 
     Args:
         cluster: Where Kafka is.
@@ -85,7 +121,10 @@ class TransactionalDelivery(WriteAheadSink):
         self._cluster, self._topics, self._records = cluster, tuple(topics), records
         self.prefix = prefix
         self._selects = selects
+        self._claimant: CommitterContext | None = None
         self._producer: TransactionalProducer | None = None
+        self._one_by_one = False
+        self._memory: KafkaMemory | None = None
         self._owner: KafkaRegister | None = None
         self._registers: dict[str, KafkaRegister] = {}
         self._forgotten: set[str] = set()
@@ -99,8 +138,14 @@ class TransactionalDelivery(WriteAheadSink):
     def check_claim(self, ctx: CommitterContext) -> None:
         assert self._records is not None, "this sink only settles"
         check_target(self._cluster, self._records, ctx)
-        with closing(self._owner_register(ctx)) as register:
-            self._check_owner(register, ctx)
+        if ctx.job_directory is None:
+            return
+        name = name_sink(ctx.job, ctx.uid)
+        with (
+            closing(KafkaMemory(self._cluster, name, create=False)) as memory,
+            closing(self._owner_register(memory)) as register,
+        ):
+            self._check_owner(register, ctx, settled=False)
 
     def claim(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the prefix.
@@ -110,52 +155,98 @@ class TransactionalDelivery(WriteAheadSink):
         """
         if ctx.job_directory is None:
             return
-        with closing(self._owner_register(ctx)) as register:
-            owner = self._check_owner(register, ctx)
-            if ctx.attempt or owner is None or owner.directory != ctx.job_directory:
-                note = msgspec.json.encode(
-                    PrefixOwner(ctx.job, ctx.job_directory, ctx.uid)
-                ).decode()
-                register.put(ctx.attempt, note)
+        name = name_sink(ctx.job, ctx.uid)
+        with (
+            closing(KafkaMemory(self._cluster, name, create=True)) as memory,
+            closing(self._owner_register(memory)) as owner,
+            closing(self._progress_register(memory, ctx)) as progress,
+        ):
+            if self._check_owner(owner, ctx, settled=False) and not ctx.attempt:
+                return
+            failures = KafkaClient(self._cluster, name)
+            with (
+                closing(self._fencing_producer(owner, ctx)) as producer,
+                failures.failures(f"claim the transactional-id prefix {self.prefix!r}"),
+            ):
+                notes = [(owner, self._note_of(ctx))]
+                if ctx.take_over and self._is_foreign(progress, ctx):
+                    notes.append((progress, Remembered(0, _encode(Progress(ctx.directory_id)))))
+                _write(producer, (), notes)
+
+    def _is_foreign(self, progress: KafkaRegister, ctx: CommitterContext) -> bool:
+        """Whether what is noted as this job's progress is that of a copy, or was restored away.
+
+        Such notes of older versions of Turnback cannot be told from this job's own.
+        """
+        found = self._found(progress, ctx) if ctx.job_id else None
+        if found is None:
+            return False
+        note = _decode(found.note, Progress(""))
+        if found.number and not note.directory_id:
+            return True
+        return not _knows(ctx, attempt_of(found.number), note.nonce)
 
     def open(self, ctx: CommitterContext) -> None:
         self.close()
-        self._owner = self._owner_register(ctx)
-        self._producer = self._new_producer(ctx)
+        self._claimant = ctx
+        self._memory = KafkaMemory(self._cluster, name_sink(ctx.job, ctx.uid), create=False)
+        self._owner = self._owner_register(self._memory)
+        self._producer = self._new_producer()
 
     def published(self, ctx: CommitterContext) -> int:
         if self._producer is None:
             # Only then is it settled what became of an older producer's transaction.
-            self._producer = self._new_producer(ctx)
-        found = self._register(ctx).get()
-        return 0 if found is None else found.number
+            self._producer = self._new_producer()
+        found = self._found(self._register(ctx), ctx)
+        if found is None:
+            return 0
+        nonce = _decode(found.note, Progress("")).nonce
+        place = f"Kafka, in the consumer group {self._register(ctx).group!r},"
+        require_known_attempt(ctx, attempt_of(found.number), nonce, place)
+        return found.number
 
     def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
-        """Write an epoch, or find out that it was written.
+        register = self._register(ctx)
+        if register.group in self._forgotten and output.attempt < ctx.attempt:
+            raise self._forgotten_error(ctx, register, output)
+        self._write_once(
+            f"publish epoch {output.epoch}",
+            lambda: self.published(ctx) >= output.version,
+            lambda: (self._records_of(output), self._notes(ctx, output)),
+        )
+
+    def _write_once(
+        self,
+        what: str,
+        is_written: Callable[[], bool],
+        content: Callable[[], tuple[Iterable[Record], Sequence[tuple[KafkaRegister, Remembered]]]],
+    ) -> None:
+        """Write a transaction, or find out that it was written.
 
         After any failure it is unknown whether the transaction was committed:
 
         1. make a new producer, which settles what the old one left open
-        2. look how far the sink is
-        3. write again what is not there
+        2. look whose the prefix is, and whether it is written
+        3. write it again if it is not there
         """
-        register = self._register(ctx)
-        if register.group in self._forgotten and output.attempt < ctx.attempt:
-            raise self._forgotten_error(ctx, register, output)
-        failures = KafkaClient(self._cluster, name_sink(ctx.job, ctx.uid))
+        assert self._claimant is not None, "open comes first"
+        failures = KafkaClient(self._cluster, name_sink(self._claimant.job, self._claimant.uid))
         for tries_left in reversed(range(_TRIES)):
             try:
-                if self._producer is None and self.published(ctx) >= output.version:
-                    return
-                assert self._producer is not None
-                records = self._records_of(output)
-                self._producer.write(records, register, output.version)
+                if self._producer is None:
+                    self._producer = self._new_producer()
+                    if is_written():
+                        return
+                _write(self._producer, *content())
                 return
             except confluent_kafka().KafkaException as error:
                 self._drop_producer()
-                explained = failures.explain(error.args[0], f"publish epoch {output.epoch}")
-                if not tries_left or isinstance(explained, ConfigurationError):
+                explained = failures.explain(error.args[0], what)
+                # Each record fits, as tasks have seen: several together may not.
+                gathered = error.args[0].name() == "MSG_SIZE_TOO_LARGE" and not self._one_by_one
+                if not tries_left or (isinstance(explained, ConfigurationError) and not gathered):
                     raise explained from error
+                self._one_by_one = self._one_by_one or gathered
                 _LOG.warning("%s; trying again", explained)
             except BaseException:
                 self._drop_producer()  # its transaction is open
@@ -163,10 +254,11 @@ class TransactionalDelivery(WriteAheadSink):
 
     def close(self) -> None:
         self._drop_producer()
-        for register in (self._owner, *self._registers.values()):
-            if register is not None:
-                register.close()
+        for opened in (self._owner, *self._registers.values(), self._memory):
+            if opened is not None:
+                opened.close()
         self._owner = None
+        self._memory = None
         self._registers.clear()
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
@@ -213,31 +305,85 @@ class TransactionalDelivery(WriteAheadSink):
         for batch in output.batches():
             yield from staged_records(batch, self._topics[0])
 
-    def _new_producer(self, ctx: CommitterContext) -> TransactionalProducer:
-        """Make a producer, unless another job or a newer attempt has the transactional id."""
+    def _new_producer(self) -> TransactionalProducer:
         assert self._owner is not None, "open comes first"
-        self._check_owner(self._owner, ctx)
-        return TransactionalProducer(self._cluster, self.prefix, name_sink(ctx.job, ctx.uid))
+        assert self._claimant is not None, "open comes first"
+        return self._fencing_producer(self._owner, self._claimant)
+
+    def _fencing_producer(
+        self, register: KafkaRegister, ctx: CommitterContext
+    ) -> TransactionalProducer:
+        """Make a producer, unless another job or a newer attempt has the transactional id.
+
+        It is looked up before, because making one fences whoever has it now, and afterwards,
+        because only then nobody else can change it without fencing this one.
+        """
+        self._check_owner(register, ctx, settled=False)
+        name = name_sink(ctx.job, ctx.uid)
+        producer = TransactionalProducer(
+            self._cluster, self.prefix, name, one_by_one=self._one_by_one
+        )
+        try:
+            self._check_owner(register, ctx, settled=True)
+        except BaseException:
+            producer.close()
+            raise
+        return producer
 
     def _drop_producer(self) -> None:
         if self._producer is not None:
             self._producer.close()
             self._producer = None
 
-    def _register(self, ctx: CommitterContext) -> KafkaRegister:
-        """The register of how far the sink is; made when the sink writes for the first time."""
+    def _notes(
+        self, ctx: CommitterContext, output: StagedOutput
+    ) -> list[tuple[KafkaRegister, Remembered]]:
+        """What Kafka has to remember with the records of an epoch."""
+        known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
+        progress = _encode(Progress(ctx.directory_id, known or ""))
+        notes = [(self._register(ctx), Remembered(output.version, progress))]
+        claimant = self._claimant
+        if self._owner is not None and claimant is not None and claimant.job_directory is not None:
+            notes.append((self._owner, self._note_of(claimant)))
+        return notes
+
+    def _note_of(self, ctx: CommitterContext) -> Remembered:
+        assert ctx.job_directory is not None
+        directory = canonical_directory(ctx.job_directory)
+        owner = PrefixOwner(ctx.job, directory, ctx.uid, ctx.job_id, ctx.nonce)
+        return Remembered(ctx.attempt, _encode(owner))
+
+    def _progress_register(self, memory: KafkaMemory, ctx: CommitterContext) -> KafkaRegister:
         group = f"turnback.{self.prefix}.{ctx.job_id}.{ctx.uid}"
-        register = self._registers.get(group)
+        return KafkaRegister(memory, group, self._topics[0])
+
+    def _found(self, register: KafkaRegister, ctx: CommitterContext) -> Remembered | None:
+        """How far this very job is; what a copy of it has published does not count."""
+        mine = ("", ctx.directory_id)  # older versions of Turnback did not note the directory
+        found = [r for r in register.get() if _decode(r.note, Progress("")).directory_id in mine]
+        return found[-1] if found else None
+
+    def _register(self, ctx: CommitterContext) -> KafkaRegister:
+        """The register of how far the sink is."""
+        assert self._memory is not None, "open comes first"
+        key = f"{ctx.job_id}.{ctx.uid}"
+        register = self._registers.get(key)
         if register is None:
-            name = name_sink(ctx.job, ctx.uid)
-            register = KafkaRegister(self._cluster, group, self._topics[0], name)
-            self._registers[group] = register
-            if register.get() is None:
-                self._begin(ctx, register)
+            register = self._progress_register(self._memory, ctx)
+            try:
+                self._mark(ctx, register)
+            except BaseException:
+                register.close()
+                raise
+            self._registers[key] = register
         return register
 
-    def _begin(self, ctx: CommitterContext, register: KafkaRegister) -> None:
-        """Tell a sink that has never written from one that Kafka has forgotten."""
+    def _mark(self, ctx: CommitterContext, register: KafkaRegister) -> None:
+        """Tell a sink that has never written from one that Kafka has forgotten.
+
+        The mark in the job directory says that Kafka has been told something. It is made when Kafka
+        has, also if that was by a process that died before it made the mark.
+        """
         if ctx.storage is None:
             return
         storage = storage_of(ctx.storage)
@@ -245,42 +391,87 @@ class TransactionalDelivery(WriteAheadSink):
         try:
             storage.get(path)
         except NotFoundError:
-            register.put(0)
+            if self._found(register, ctx) is None:
+                nothing = Remembered(0, _encode(Progress(ctx.directory_id)))
+                self._write_once(
+                    "record that nothing is published yet",
+                    lambda: self._found(register, ctx) is not None,
+                    lambda: ((), [(register, nothing)]),
+                )
             storage.put(path, register.group.encode())
         else:
-            self._forgotten.add(register.group)
+            if self._found(register, ctx) is None:
+                self._forgotten.add(register.group)
 
-    def _owner_register(self, ctx: CommitterContext) -> KafkaRegister:
-        group, name = f"turnback.{self.prefix}", name_sink(ctx.job, ctx.uid)
-        return KafkaRegister(self._cluster, group, self._topics[0], name)
+    def _owner_register(self, memory: KafkaMemory) -> KafkaRegister:
+        return KafkaRegister(memory, f"turnback.{self.prefix}", self._topics[0])
 
-    def _check_owner(self, register: KafkaRegister, ctx: CommitterContext) -> PrefixOwner | None:
-        """Refuse a prefix that somebody else has; return who has it now, if anybody does."""
-        found = register.get() if ctx.job_directory is not None else None
-        if found is None:
-            return None
-        name, owner = name_sink(ctx.job, ctx.uid), _owner(found.note)
-        if owner is None or owner.directory != ctx.job_directory:
-            if ctx.take_over:
-                return owner
-            who = "somebody else" if owner is None else f"job {owner.job!r} in {owner.directory}"
+    def _check_owner(
+        self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
+    ) -> bool:
+        """Whether the prefix is this job's since before; refuses one that somebody else has."""
+        if ctx.job_directory is None:
+            return True
+        here = canonical_directory(ctx.job_directory)
+        found = register.get_anywhere(settled=settled)
+        for remembered in found:
+            owner = _decode(remembered.note, _UNKNOWN)
+            if owner is _UNKNOWN or canonical_directory(owner.directory) != here:
+                self._refuse_other(ctx, owner)
+                return False
+        if not found:
+            return False
+        newest = found[-1]
+        owner = _decode(newest.note, _UNKNOWN)
+        self._refuse_own(ctx, owner, newest.number)
+        return owner.job_id != ctx.job_id or _knows(ctx, newest.number, owner.nonce)
+
+    def _refuse_other(self, ctx: CommitterContext, owner: PrefixOwner) -> None:
+        """Refuse the prefix of another job, unless it may be taken over and loses nothing."""
+        name = name_sink(ctx.job, ctx.uid)
+        known = owner is not _UNKNOWN
+        who = f"job {owner.job!r} in {owner.directory}" if known else "somebody else"
+        if not ctx.take_over:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} belongs to {who}, and two "
                 "jobs that share it would abort each other's transactions. Give this sink another "
                 "prefix; or stop the other job and take its output over for good, with "
                 "take_over_sinks=True (turnback run --take-over-sinks)"
             )
-        if ctx.attempt and owner.uid != ctx.uid and found.number == ctx.attempt:
+        if not known or ctx.other_jobs is None:
+            return
+        try:
+            promised = ctx.other_jobs.promised_by(owner.directory)
+        except StorageError as error:
+            raise ConfigurationError(
+                f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
+                f"{who}: whether that job has promised output cannot be read: {error}. Give this "
+                "sink another prefix, or make that directory readable"
+            ) from error
+        if promised:
+            raise ConfigurationError(
+                f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
+                f"{who} yet: {promised} transactions of that job are promised and not committed, "
+                f"and would be lost. Stop it, then run `turnback transactions commit {owner.job}`, "
+                "or abort if they are not wanted"
+            )
+
+    def _refuse_own(self, ctx: CommitterContext, owner: PrefixOwner, attempt: int) -> None:
+        """Refuse a second sink of the job, and attempts that were replaced."""
+        name = name_sink(ctx.job, ctx.uid)
+        if ctx.attempt and owner.uid != ctx.uid and attempt == ctx.attempt:
             raise ConfigurationError(
                 f"{name}: sink {owner.uid!r} of this job has the transactional-id prefix "
                 f"{self.prefix!r} too; give each sink one of its own"
             )
-        if 0 < ctx.attempt < found.number:
+        job_id = owner.job_id or ctx.job_id
+        place = f"the transactional-id prefix {self.prefix!r}"
+        require_newest_attempt(ctx, job_id, attempt, owner.nonce, place)
+        if job_id == ctx.job_id and 0 < ctx.attempt < attempt:
             raise SinkError(
-                f"{name}: attempt {found.number} of the job publishes now, and this is attempt "
+                f"{name}: attempt {attempt} of the job publishes now, and this is attempt "
                 f"{ctx.attempt}"
             )
-        return owner
 
     def _forgotten_error(
         self, ctx: CommitterContext, register: KafkaRegister, output: StagedOutput
@@ -295,21 +486,51 @@ class TransactionalDelivery(WriteAheadSink):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_producer": None, "_owner": None, "_registers": {}}
+        nothing = dict.fromkeys(("_claimant", "_producer", "_memory", "_owner"))
+        return {**self.__dict__, **nothing, "_registers": {}}
 
 
-def _owner(note: str) -> PrefixOwner | None:
+_UNKNOWN = PrefixOwner("", "", "")
+N = TypeVar("N", bound=msgspec.Struct)
+
+
+def _encode(note: msgspec.Struct) -> str:
+    return msgspec.json.encode(note).decode()
+
+
+def _decode(note: str, otherwise: N) -> N:
+    """What a note says; something else if it says nothing."""
     try:
-        return msgspec.json.decode(note, type=PrefixOwner)
+        return msgspec.json.decode(note, type=type(otherwise))
     except msgspec.MsgspecError:
-        return None
+        return otherwise
+
+
+def _knows(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
+    """Whether the job directory knows of an attempt, whatever the user allows."""
+    try:
+        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "")
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _write(
+    producer: TransactionalProducer,
+    records: Iterable[Record],
+    notes: Sequence[tuple[KafkaRegister, Remembered]],
+) -> None:
+    """Write records, and what Kafka has to remember with them, in one transaction."""
+    remembered = [record for register, value in notes for record in register.records(value)]
+    groups = [register.offsets(value) for register, value in notes]
+    producer.write(chain(records, remembered), groups)
 
 
 class _RecordWriter(SinkWriter):
     """Makes records of elements, in the task, and stages them.
 
-    What cannot become a record, or goes to a topic that is not there, fails here: nothing is
-    promised that could not be kept.
+    What cannot become a record, goes to a topic that is not there, or is refused by its topic,
+    fails here: nothing is promised that could not be kept.
     """
 
     def __init__(
@@ -317,6 +538,8 @@ class _RecordWriter(SinkWriter):
     ) -> None:
         self._cluster, self._records = cluster, records
         self._name = name_sink(ctx.job, ctx.uid)
+        attempt = (ctx.job_id, ctx.attempt)
+        self._limits = RecordLimits(cluster, records.topics[0], self._name, attempt)
         self._staging = StagingWriter(replace(ctx, type=RECORDS))
 
     def write(self, batch: Batch) -> None:
@@ -326,6 +549,7 @@ class _RecordWriter(SinkWriter):
         if self._records.selects:
             chosen = {*records.arrow.column(0).unique().to_pylist()} - {*self._records.topics}
             require_topics(self._cluster, chosen, self._name)
+        self._limits.check(records)
         self._staging.write(records)
 
     def prepare(self) -> bytes | None:

@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import parse_qsl, unquote_plus
 
 from turnback.core.errors import ConfigurationError
+from turnback.core.masking import MASKED, is_secret_name
+
+
+def without_secret_parameters(query: str) -> tuple[str, dict[str, str]]:
+    """The query of a URL without the parameters that are secret, and those by name."""
+    kept = []
+    secret: dict[str, str] = {}
+    for part in query.split("&"):
+        if is_secret_name(unquote_plus(part.partition("=")[0])):
+            secret |= dict(parse_qsl(part))
+        else:
+            kept.append(part)
+    return "&".join(kept), secret
+
+
+def hide(secrets: Iterable[str | None], text: object) -> str:
+    """A text without some secrets."""
+    shown = str(text)
+    for secret in secrets:
+        if secret:
+            shown = shown.replace(secret, MASKED)
+    return shown
 
 
 def password_of(sink: str, given: Any, variable: str | None, usual: str | None) -> str | None:

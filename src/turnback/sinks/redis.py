@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -13,25 +14,50 @@ import pyarrow.types as pt
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, WriterContext, canonical_directory, name_sink
+from turnback.sinks.base import (
+    CommitterContext,
+    WriterContext,
+    canonical_directory,
+    directory_digest,
+    name_sink,
+    require_newest_attempt,
+)
 from turnback.sinks.formats import json_column, text_column
 from turnback.sinks.idempotent import IdempotentSink
-from turnback.sinks.passwords import password_of
+from turnback.sinks.passwords import hide, password_of, without_secret_parameters
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.typeinfo import TypeInfo
 
 _KEYS_AT_ONCE = 500
 _VERSION_FIELD = "turnback_version"
 
-# Numbers of Lua have 53 bits, so versions are compared as text of equal length.
-_SET_HASHES = f"""
-local version, ttl, at, written = ARGV[1], tonumber(ARGV[2]), 3, 0
-for _, key in ipairs(KEYS) do
-  local count = tonumber(ARGV[at])
-  local known = redis.call('HGET', key, '{_VERSION_FIELD}')
-  if not known or known <= version then
+_OWNER_KEYS, _VERSION_KEYS = "turnback:owner:", "turnback:version:"
+_DIGITS = 19
+
+# What both scripts begin with. Only tasks of the job that owns the keys may write, and whether it
+# still does is seen in the same step as the write. Versions of different owners are not compared: a
+# value that is not of this owner is older, however many attempts its owner has had. Numbers of Lua
+# have 53 bits, so versions are compared as text of equal length.
+_OF_OWNER = f"""
+local claim, version, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local note = redis.call('GET', KEYS[1])
+if claim == '' and note then return -1 end
+if claim ~= '' and not (note and string.find(note, '"claim":"' .. claim .. '"', 1, true)) then
+  return -1
+end
+local mark = claim == '' and '' or '.' .. claim
+local function is_newer(known)
+  return known and string.sub(known, {_DIGITS + 1}) == mark
+    and string.sub(known, 1, {_DIGITS}) > version
+end
+"""
+_SET_HASHES = f"""{_OF_OWNER}
+local at, written = 4, 0
+for i = 2, #KEYS do
+  local key, count = KEYS[i], tonumber(ARGV[at])
+  if not is_newer(redis.call('HGET', key, '{_VERSION_FIELD}')) then
     redis.call('DEL', key)
-    redis.call('HSET', key, '{_VERSION_FIELD}', version, unpack(ARGV, at + 1, at + count))
+    redis.call('HSET', key, '{_VERSION_FIELD}', version .. mark, unpack(ARGV, at + 1, at + count))
     if ttl > 0 then redis.call('PEXPIRE', key, ttl) end
     written = written + 1
   end
@@ -39,17 +65,16 @@ for _, key in ipairs(KEYS) do
 end
 return written
 """
-_SET_STRINGS = """
-local version, ttl, written = ARGV[1], tonumber(ARGV[2]), 0
-for i = 1, #KEYS, 2 do
-  local known = redis.call('GET', KEYS[i + 1])
-  if not known or known <= version then
+_SET_STRINGS = f"""{_OF_OWNER}
+local written = 0
+for i = 2, #KEYS, 2 do
+  if not is_newer(redis.call('GET', KEYS[i + 1])) then
     if ARGV[i + 2] == '1' then
       redis.call('SET', KEYS[i], ARGV[i + 3])
     else
       redis.call('DEL', KEYS[i])
     end
-    redis.call('SET', KEYS[i + 1], version)
+    redis.call('SET', KEYS[i + 1], version .. mark)
     if ttl > 0 then
       redis.call('PEXPIRE', KEYS[i], ttl)
       redis.call('PEXPIRE', KEYS[i + 1], ttl)
@@ -59,12 +84,29 @@ for i = 1, #KEYS, 2 do
 end
 return written
 """
+_REPLACE_NOTE = """
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"""
 
 
 class _Owner(msgspec.Struct, frozen=True):
+    """The job that keys belong to, as it is noted in Redis.
+
+    Attributes:
+        attempt: Its newest attempt; 0 until the first one has begun since the keys became its own.
+        nonce: Which driver has that attempt.
+        claim: Stands for all that the job has written since the keys became its own; it is part of
+            the version of each value. Older versions of Turnback had none.
+    """
+
     job: str
     directory: str
     job_id: str = ""
+    attempt: int = 0
+    nonce: str = ""
+    claim: str = ""
 
 
 class RedisSink(IdempotentSink):
@@ -73,7 +115,9 @@ class RedisSink(IdempotentSink):
     Tasks write at once, without waiting for the checkpoint; after a failure the same keys are
     written again. Each key remembers the version of its value, attempt and epoch, and a script in
     the server compares it: a value that comes late, from a task or a driver that was replaced,
-    never overwrites a newer one. Key the stream by the same fields, so that one task writes a key.
+    never overwrites a newer one. The same script looks whose the keys are: a task of a job that
+    they were taken over from writes nothing, and fails. Key the stream by the same fields, so that
+    one task writes a key.
 
     Readers see values before their checkpoint is complete.
 
@@ -83,6 +127,8 @@ class RedisSink(IdempotentSink):
       out. The field `turnback_version` holds the version.
     - `string`: the one column of `values` as text, or a JSON object of several. If the one column
       is null the key is deleted. The version is in a key of its own, `turnback:version:<key>`.
+
+    Elements whose keys begin with `turnback:version:` or `turnback:owner:` fail the task.
 
     Text is as in the CSV files of `FileSink`; bytes are stored as they are.
 
@@ -113,13 +159,18 @@ class RedisSink(IdempotentSink):
         password_from: str | None = None,
     ) -> None:
         require("redis", "redis", "RedisSink")
-        self.url, given = _without_password(url)
+        self.url, given, self._secrets = _without_secrets(url)
         self.key = _names("key", key)
         self.values = _names("values", values) if values is not None else ()
         if layout not in ("hash", "string"):
             raise ConfigurationError(f"RedisSink: layout is 'hash' or 'string', not {layout!r}")
         if not isinstance(prefix, str):
             raise ConfigurationError(f"RedisSink: prefix is a string, not {prefix!r}")
+        if prefix.startswith((_OWNER_KEYS, _VERSION_KEYS)):
+            raise ConfigurationError(
+                f"RedisSink: keys that begin with {prefix!r} are Turnback's own; choose another "
+                "prefix"
+            )
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float)):
             raise ConfigurationError(f"RedisSink: ttl is a number of seconds, not {ttl!r}")
         if ttl is not None and not ttl >= 0.001:
@@ -128,6 +179,7 @@ class RedisSink(IdempotentSink):
         self.password_from = password_from
         self._password = password_of("RedisSink", given, password_from, None)
         self._client: Any = None
+        self._claim = ""
 
     # -- on the driver
 
@@ -135,56 +187,89 @@ class RedisSink(IdempotentSink):
         if ctx.type is not None:
             self._columns(ctx.type)
         with self._connected(name_sink(ctx.job, ctx.uid)) as client:
-            self._refuse_other(client, ctx)
+            self._checked_owner(client.get(self._owner_key), ctx)
 
     def claim(self, ctx: CommitterContext) -> None:
         self.check_claim(ctx)
         if ctx.job_directory is None:
             return
-        mine = _Owner(ctx.job, canonical_directory(ctx.job_directory), ctx.job_id)
         with self._connected(name_sink(ctx.job, ctx.uid)) as client:
-            owner = self._owner(client)
-            same = owner is not None and owner.directory == mine.directory
-            client.set(
-                self._owner_key, msgspec.json.encode(mine), nx=not same and not ctx.take_over
-            )
-            self._refuse_other(client, ctx)
+            replace_note = client.register_script(_REPLACE_NOTE)
+            while True:
+                data = client.get(self._owner_key)
+                owner = self._checked_owner(data, ctx)
+                mine = self._new_owner(owner, ctx)
+                if mine == owner:
+                    return
+                if replace_note([self._owner_key], [data or b"", msgspec.json.encode(mine)]):
+                    return
+                # Another job came first; look who it is.
 
     def describe(self) -> dict[str, str]:
         return {"kind": self.kind, "url": self.url, "prefix": self.prefix, "layout": self.layout}
 
     @property
     def _owner_key(self) -> str:
-        return f"turnback:owner:{self.prefix}"
+        return f"{_OWNER_KEYS}{self.prefix}"
 
-    def _owner(self, client: Any) -> _Owner | None:
-        data = client.get(self._owner_key)
-        return None if data is None else msgspec.json.decode(data, type=_Owner)
+    def _new_owner(self, owner: _Owner | None, ctx: CommitterContext) -> _Owner:
+        """The job as the owner, with a new claim unless it goes on with what it has written."""
+        assert ctx.job_directory is not None
+        directory = canonical_directory(ctx.job_directory)
+        goes_on = (
+            owner is not None
+            and owner.claim != ""
+            and owner.directory == directory
+            and (not ctx.job_id or owner.job_id in ("", ctx.job_id))
+            and not ctx.take_over
+        )
+        if not goes_on or owner is None:
+            claim = secrets.token_hex(8)
+            return _Owner(ctx.job, directory, ctx.job_id, ctx.attempt, ctx.nonce, claim)
+        if not ctx.attempt:
+            return owner
+        return _Owner(ctx.job, directory, ctx.job_id, ctx.attempt, ctx.nonce, owner.claim)
 
-    def _refuse_other(self, client: Any, ctx: CommitterContext) -> None:
-        owner = self._owner(client)
-        if ctx.job_directory is None or owner is None or ctx.take_over:
-            return
+    def _checked_owner(self, data: bytes | None, ctx: CommitterContext) -> _Owner | None:
+        """Who owns the keys; refuses those of another job, and of attempts nobody knows of."""
+        owner = None if data is None else msgspec.json.decode(data, type=_Owner)
+        if ctx.job_directory is None or owner is None:
+            return owner
         if owner.directory != canonical_directory(ctx.job_directory):
+            if ctx.take_over:
+                return owner
             raise ConfigurationError(
-                f"{name_sink(ctx.job, ctx.uid)}: keys with the prefix {self.prefix!r} in "
-                f"{self.url} belong to job {owner.job!r} in {owner.directory}, and two jobs must "
-                "not write the same keys. Give this sink another prefix; or stop job "
-                f"{owner.job!r} and hand the keys over for good, with take_over_sinks=True "
-                "(turnback run --take-over-sinks)"
+                f"{name_sink(ctx.job, ctx.uid)}: {self._keys} belong to job {owner.job!r} in "
+                f"{owner.directory}, and two jobs must not write the same keys. Give this sink "
+                f"another prefix; or stop job {owner.job!r} and hand the keys over for good, with "
+                "take_over_sinks=True (turnback run --take-over-sinks)"
             )
+        require_newest_attempt(ctx, owner.job_id, owner.attempt, owner.nonce, self._keys)
+        return owner
+
+    @property
+    def _keys(self) -> str:
+        return f"keys with the prefix {self.prefix!r} in {self.url}"
 
     # -- in tasks
 
     def open(self, ctx: WriterContext) -> None:
         with self._failures(name_sink(ctx.job, ctx.uid)):
             self._client = self._connect()
-            owner = self._owner(self._client)
-        if owner is not None and owner.job_id not in ("", ctx.job_id):
+            data = self._client.get(self._owner_key)
+        if data is None:
+            self._claim = ""
+            if ctx.directory_id:
+                raise self._lost_note(ctx)
+            return
+        owner = msgspec.json.decode(data, type=_Owner)
+        same_place = ctx.directory_id in ("", directory_digest(owner.directory))
+        if not same_place or owner.job_id not in ("", ctx.job_id):
             raise ConfigurationError(
-                f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} has taken over the keys with "
-                f"the prefix {self.prefix!r} in {self.url}"
+                f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} in {owner.directory} has taken "
+                f"over the {self._keys}"
             )
+        self._claim = owner.claim
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
         values = self._columns(batch.type)
@@ -192,7 +277,7 @@ class RedisSink(IdempotentSink):
         keys = self._key_texts(arrow, ctx)
         columns = [arrow.column(arrow.schema.get_field_index(name)) for name in values]
         items = _hashes(values, columns) if self.layout == "hash" else _strings(values, columns)
-        head = [f"{ctx.version:019d}", int((self.ttl or 0) * 1000)]
+        head = [self._claim, f"{ctx.version:0{_DIGITS}d}", int((self.ttl or 0) * 1000)]
         with self._failures(name_sink(ctx.job, ctx.uid)):
             script = self._client.register_script(
                 _SET_HASHES if self.layout == "hash" else _SET_STRINGS
@@ -202,7 +287,25 @@ class RedisSink(IdempotentSink):
                 part = items[start : start + _KEYS_AT_ONCE]
                 arguments = [*head, *(value for item in part for value in item)]
                 script(self._all_keys(keys[start : start + _KEYS_AT_ONCE]), arguments, pipeline)
-            pipeline.execute()
+            written = pipeline.execute()
+        if any(count < 0 for count in written):
+            self._refuse_former_owner(ctx)
+
+    def _refuse_former_owner(self, ctx: WriterContext) -> NoReturn:
+        """Say who owns the keys now, after a script has written nothing."""
+        self.close()
+        self.open(ctx)
+        raise SinkError(
+            f"{name_sink(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
+            f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
+        )
+
+    def _lost_note(self, ctx: WriterContext) -> SinkError:
+        return SinkError(
+            f"{name_sink(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which says "
+            "whose the keys are. It is written again when the job starts again; keep Redis from "
+            "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
+        )
 
     def close(self) -> None:
         if self._client is not None:
@@ -241,19 +344,32 @@ class RedisSink(IdempotentSink):
             if len(self.key) > 1:
                 texts = [text.replace("%", "%25").replace(":", "%3A") for text in texts]
             parts.append(texts)
-        return [self.prefix + ":".join(row) for row in zip(*parts, strict=True)]
+        keys = [self.prefix + ":".join(row) for row in zip(*parts, strict=True)]
+        for key in keys:
+            if key.startswith((_OWNER_KEYS, _VERSION_KEYS)):
+                raise SinkError(
+                    f"{name_sink(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the key "
+                    f"{key!r:.80}, and keys that begin with {_OWNER_KEYS!r} or {_VERSION_KEYS!r} "
+                    "are Turnback's own. Give the sink a prefix, or filter such elements out before"
+                )
+        return keys
 
     def _all_keys(self, keys: Sequence[str]) -> list[str]:
         if self.layout == "hash":
-            return list(keys)
-        return [name for key in keys for name in (key, f"turnback:version:{key}")]
+            return [self._owner_key, *keys]
+        pairs = [name for key in keys for name in (key, f"{_VERSION_KEYS}{key}")]
+        return [self._owner_key, *pairs]
 
     # -- connections
 
     def _connect(self) -> Any:
         redis = require("redis", "redis", "RedisSink")
         return redis.Redis.from_url(
-            self.url, password=self._password, socket_connect_timeout=10, socket_timeout=60
+            self.url,
+            password=self._password,
+            socket_connect_timeout=10,
+            socket_timeout=60,
+            **self._secrets,
         )
 
     @contextmanager
@@ -271,7 +387,7 @@ class RedisSink(IdempotentSink):
         try:
             yield
         except errors.RedisError as error:
-            reason = str(error).replace(self._password, "***") if self._password else str(error)
+            reason = hide((self._password, *self._secrets.values()), error)
             told = f"{sink}: Redis at {self.url}: {reason}"
             if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
                 raise ConfigurationError(
@@ -322,8 +438,8 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
     return given
 
 
-def _without_password(url: str) -> tuple[str, str | None]:
-    """A URL without its password, and the password."""
+def _without_secrets(url: str) -> tuple[str, str | None, dict[str, str]]:
+    """A URL without its secrets, the password, and what else is secret, as the client takes it."""
     problem = "RedisSink: url is 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
     if not isinstance(url, str):
         raise ConfigurationError(problem)
@@ -336,6 +452,9 @@ def _without_password(url: str) -> tuple[str, str | None]:
         raise ConfigurationError(problem)
     user, _, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0]
-    password = parts.password
-    clean = f"{name}@{host}" if name else host
-    return urlunsplit(parts._replace(netloc=clean)), unquote(password) if password else None
+    netloc = f"{name}@{host}" if name else host
+    query, hidden = without_secret_parameters(parts.query)
+    secrets = {key: unquote(value) for key, value in hidden.items()}  # once more, as the client
+    in_query = secrets.pop("password", None)
+    password = unquote(parts.password) if parts.password else in_query
+    return urlunsplit(parts._replace(netloc=netloc, query=query)), password, secrets

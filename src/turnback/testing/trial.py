@@ -19,6 +19,7 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     WriterContext,
+    directory_digest,
 )
 from turnback.spark.internals import pickle_by_value
 from turnback.state.files import StorageRef
@@ -110,6 +111,7 @@ class Trial:
             self._task_attempts,
             self.type,
             self.storage,
+            directory_digest(self.directory.as_uri()),
         )
 
     def written(self, attempt: int, epoch: int, *elements: Any, **where: Any) -> SinkWriter:

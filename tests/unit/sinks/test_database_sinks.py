@@ -137,13 +137,23 @@ def test_clients_are_not_imported_before_they_are_needed():
         postgres(password=SECRET),
         mysql(password=SECRET),
         redis(url="redis://me:hunter2-%25s%27@db:6379/0"),
+        redis(url="redis://db:6379/0?db=1&password=hunter2-%2525s%2527"),
     ],
-    ids=["dsn", "postgres", "mysql", "redis"],
+    ids=["dsn", "postgres", "mysql", "redis", "redis query"],
 )
 def test_a_password_is_kept_for_connections_and_told_nowhere(sink):
     assert sink._password == SECRET
     assert pickle.loads(pickle.dumps(sink))._password == SECRET
     assert "hunter2" not in f"{sink!r} {sink} {sink.describe()}"
+
+
+def test_secrets_in_the_query_of_a_redis_url_are_given_to_the_client_only():
+    url = "rediss://me@db:6380/0?ssl_keyfile=/k&ssl_password=hunter2&Token=hunter3&timeout=5"
+    sink = pickle.loads(pickle.dumps(redis(url=url)))
+    assert sink.url == "rediss://me@db:6380/0?ssl_keyfile=/k&timeout=5"
+    assert sink._secrets == {"ssl_password": "hunter2", "Token": "hunter3"}
+    assert sink._password is None
+    assert "hunter" not in f"{sink!r} {sink} {sink.describe()}"
 
 
 def test_a_password_from_the_environment(monkeypatch):
