@@ -127,17 +127,23 @@ class CheckpointLog:
         """Return which driver had an attempt; `None` if the log has no such attempt.
 
         Raises:
-            CorruptFileError: A slot on the way is damaged, so that it is not known.
+            CorruptFileError: A slot is damaged, and it may be that of the attempt.
         """
+        damaged: Unreadable | None = None
         for number in reversed(self.numbers()):
             try:
                 slot = self.get(number)
             except CheckpointNotFoundError:
                 continue  # a checkpoint, which was dropped since
+            except (CorruptFileError, FormatVersionError) as error:
+                damaged = error  # a checkpoint, unless it is the very fence
+                continue
             if slot.attempt < attempt:
-                return None
+                break
             if isinstance(slot, Fence) and slot.attempt == attempt:
                 return slot.nonce
+        if damaged is not None:
+            raise damaged
         return None
 
     # -- writing
