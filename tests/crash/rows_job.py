@@ -2,8 +2,8 @@
 
 Speculation starts a copy of a task that is held up. In epoch `BEFORE` the task waits before it
 prepares its rows, until the copy has prepared them as well; the copy wins. In epoch `AFTER` it
-waits after that, until the copy comes and finds its rows; then it ends, and wins. Nothing is
-committed before the end of the input.
+waits after that, until the copy has begun to write beside its rows; then it ends, and wins. Nothing
+is committed before the end of the input.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from turnback.spark.session import spark_session
 
 EPOCHS, KEYS = 6, 20
 BEFORE, AFTER = 2, 4
-LINGER_S = 8.0
-"""So long after the last copy came the job still runs: a copy waits for five seconds."""
 _PATIENCE_S = 120.0
 
 
@@ -53,8 +51,6 @@ class HeldUpSink(PostgresSink):
 
     def writer(self, ctx):
         writer, mark = super().writer(ctx), f"{self.marks}/{ctx.epoch}"
-        if ctx.epoch == EPOCHS:
-            return Last(writer, ctx.epoch, f"{self.marks}/{AFTER}")
         if ctx.partition or ctx.epoch not in (BEFORE, AFTER):
             return writer
         try:
@@ -95,8 +91,7 @@ class First(Held):
         self.tell("first-prepared")
         if self.epoch == BEFORE:
             time.sleep(_PATIENCE_S)  # Spark ends it, for the copy has won
-        self.wait_for("copy-begins")
-        time.sleep(0.5)  # a copy that does not wait would roll the rows back now
+        self.wait_for("copy-began")
         return prepared
 
 
@@ -104,26 +99,16 @@ class Copy(Held):
     """The attempt that Spark starts beside it."""
 
     def write(self, batch):
-        self.tell("copy-begins")
         self.writer.write(batch)
+        self.tell("copy-began")
 
     def prepare(self):
-        if self.epoch == AFTER:  # it did not wait, and has rolled the rows of the winner back
-            time.sleep(_PATIENCE_S)
+        if self.epoch == AFTER:
+            time.sleep(_PATIENCE_S)  # Spark ends it, for the first attempt has won
         prepared = self.writer.prepare()
         self.tell("copy-prepared")
         self.wait_for("first-prepared")
         return prepared
-
-
-class Last(Held):
-    """A task of the last epoch, which waits for whatever the last copy may still do."""
-
-    def prepare(self):
-        began = Path(f"{self.mark}-copy-begins")
-        if began.exists():
-            time.sleep(max(0.0, began.stat().st_mtime + LINGER_S - time.time()))
-        return self.writer.prepare()
 
 
 def write_input(directory: Path) -> list[tuple[str, int]]:

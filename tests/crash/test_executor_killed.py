@@ -128,8 +128,8 @@ def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
         {mark.partition("-")[2] for mark in marks if mark.startswith(f"{epoch}-")}
         for epoch in (rows_job.BEFORE, rows_job.AFTER)
     )
-    assert before == {"first", "copy-begins", "copy-prepared", "first-prepared"}
-    assert after == {"first", "first-prepared", "copy-begins"}  # the copy ended while it waited
+    assert before == {"first", "copy-began", "copy-prepared", "first-prepared"}
+    assert after == {"first", "first-prepared", "copy-began"}  # and then Spark ended it
     assert sorted(postgres.query("SELECT key, n FROM numbers")) == expected
     assert postgres.prepared() == []
 

@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 
 from services.kafka import KafkaBroker
-from turnback.sinks import sql_rows
-from turnback.sinks.base import CommitterContext, WriterContext
+from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
 from turnback.state.files import StorageRef
 from turnback.types.typeinfo import TypeInfo, Types
 
 _POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
-
-
-@pytest.fixture(autouse=True)
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here no other attempt of a task is about to finish; tests/crash has some."""
-    monkeypatch.setattr(sql_rows, "GRACE_S", 0.0)
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -65,6 +58,7 @@ def task(tmp_path: Path) -> Callable[..., WriterContext]:
             "partition": 0,
             "task_attempt_id": 40,
             "storage": StorageRef((tmp_path / "likes").as_uri()),
+            "directory_id": directory_digest((tmp_path / "likes").as_uri()),
         }
         return WriterContext(**{**values, **changes}, type=type)
 

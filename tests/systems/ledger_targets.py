@@ -57,10 +57,11 @@ class SqlTarget:
 
     def create(self) -> None:
         names = ("sequence", "balances", *_HELPERS)
+        exact = "COLLATE utf8mb4_bin" if self.kind == "mysql" else ""
         self.server.run(*(f"DROP TABLE IF EXISTS {name}" for name in names))
         self.server.run(
             f"CREATE TABLE sequence ({self._key} varchar(20), seq bigint, previous bigint)",
-            "CREATE TABLE balances (account varchar(20) PRIMARY KEY, balance bigint)",
+            f"CREATE TABLE balances (account varchar(20) {exact} PRIMARY KEY, balance bigint)",
         )
 
     def sequence(self) -> list[Numbered]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sql_server import Driver, SqlServer, Task, write
+from sql_server import Driver, History, SqlServer, Task, write
 
 from services.proxy import proxy_to
 from turnback.core.errors import SinkError
@@ -141,34 +142,75 @@ class PreparedContract:
         sink.committer(driver(attempt=4)).commit([write(sink, task(attempt=4), ("b", 2))])
         assert db.rows() == [("a", 1), ("b", 2)]
 
-    def test_a_losing_attempt_of_a_task_is_rolled_back(
+    def test_no_task_rolls_back_what_another_attempt_of_it_has_prepared(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        """Only the driver knows whose acknowledgement counts."""
+        sink = db.sink()
+        sink.claim(driver())
+        winner = write(sink, task(), ("a", 1))
+        copy = sink.writer(task(task_attempt_id=41))
+        copy.write(Batch(task().type, [("a", 1)]))
+        assert len(db.ours()) == 1
+        committer = sink.committer(driver())
+        committer.commit([winner])
+        assert copy.prepare() is not None
+        assert db.rows() == [("a", 1)]
+        committer.discard_others([])
+        assert db.rows() == [("a", 1)]
+        assert db.ours() == []
+
+    def test_a_copy_that_prepares_late_is_rolled_back_with_a_later_commit(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink()
+        sink.claim(driver())
+        committer = sink.committer(driver())
+        committer.commit([write(sink, task(), ("a", 1))])
+        committer.discard_others([])
+        write(sink, task(task_attempt_id=41), ("late", 1))
+        next_epoch = write(sink, task(epoch=8), ("b", 2))
+        running = write(sink, task(epoch=9), ("c", 3))
+        committer.commit([next_epoch])
+        assert len(db.ours()) == 1, "only the epoch that is running is left"
+        committer.commit([running])
+        assert db.rows() == [("a", 1), ("b", 2), ("c", 3)]
+
+    def test_a_losing_attempt_of_a_task_is_rolled_back_by_the_driver(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
         sink.claim(driver())
         write(sink, task(), ("lost", 1))
-        other_task = write(sink, task(partition=1), ("b", 2))
-        # Its executor died: the same task runs again.
-        again = write(sink, task(task_attempt_id=41), ("a", 1))
-        assert len(db.ours()) == 2
-        # A copy that nobody needs any more prepares late.
-        late = sink.writer(task(partition=1, task_attempt_id=42))
-        late.write(Batch(task().type, [("copy", 2)]))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sql_rows, "_roll_back_others", lambda *_: None)
-            write(sink, task(partition=2, task_attempt_id=43), ("late", 9))
-        late.abort()
+        kept = [
+            write(sink, task(task_attempt_id=41), ("a", 1)),  # its executor died, it ran again
+            write(sink, task(partition=1), ("b", 2)),
+        ]
+        write(sink, task(partition=1, task_attempt_id=42), ("copy", 2))
+        other_sink = write(sink, task(uid="another"), ("another", 3))
         committer = sink.committer(driver())
-        kept = [again] if self._rolled_back(db, 1) else [again, other_task]
         committer.discard_others(kept)
-        assert len(db.ours()) == len(kept)
+        assert len(db.ours()) == 3
         committer.commit(kept)
-        assert ("a", 1) in db.rows()
-        assert not {("lost", 1), ("copy", 2), ("late", 9)} & set(db.rows())
+        assert db.rows() == [("a", 1), ("b", 2)]
+        sink.committer(driver(uid="another")).commit([other_sink])
+        assert db.rows() == [("a", 1), ("b", 2), ("another", 3)]
         assert db.ours() == []
 
-    def _rolled_back(self, db: SqlServer, partition: int) -> bool:
-        return not any(f".7.{partition}." in name for name in db.ours())
+    def test_rows_of_a_task_that_died_hold_up_its_retry_until_the_next_attempt(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink("latest", lock_timeout=1)
+        sink.claim(driver())
+        write(sink, task(), ("a", 1))
+        with pytest.raises(SinkError, match=r"[Ll]ock"):
+            write(sink, task(task_attempt_id=41), ("a", 1))
+        assert len(db.ours()) == 1
+        # The epoch has failed, and with it the attempt.
+        sink.committer(driver(attempt=4)).recover([])
+        again = write(sink, task(attempt=4), ("a", 1))
+        sink.committer(driver(attempt=4)).commit([again])
+        assert db.server.query("SELECT post, n FROM latest") in ([("a", 1)], (("a", 1),))
 
     def test_recovery_commits_what_is_promised_and_rolls_back_only_our_rest(
         self, db: SqlServer, task: Task, driver: Driver
@@ -178,18 +220,82 @@ class PreparedContract:
         newer = write(sink, task(attempt=9), ("newer", 3))
         promised = write(sink, task(epoch=6), ("promised", 1))
         write(sink, task(), ("left", 2))
-        other_sink = write(sink, task(uid="another"), ("another", 4))
         db.server.run(*db.foreign)
         everything = db.server.prepared()
         try:
-            assert len(everything) == 5
+            assert len(everything) == 4
             sink.committer(driver(attempt=4)).recover([promised])
             assert db.rows() == [("promised", 1)]
-            assert len(db.ours()) == 2
-            assert len(db.server.prepared()) == 3
+            assert len(db.ours()) == 1
+            assert len(db.server.prepared()) == 2
         finally:
             db.settle_foreign()
-            sink.committer(driver(attempt=9)).abort([newer, other_sink])
+            sink.committer(driver(attempt=9)).abort([newer])
+
+    @pytest.mark.parametrize("changes", [{"uid": "renamed"}, {"job_id": "id-before---fresh"}])
+    def test_recovery_finds_what_the_job_prepared_under_other_names(
+        self, db: SqlServer, task: Task, driver: Driver, changes: dict[str, str]
+    ) -> None:
+        sink = db.sink("latest", lock_timeout=1)
+        sink.claim(driver())
+        write(sink, task(**changes), ("a", 1))
+        sink.committer(driver(attempt=4)).recover([])
+        assert db.ours() == []
+        again = write(sink, task(attempt=4), ("a", 1))
+        sink.committer(driver(attempt=4)).commit([again])
+
+    def test_a_copy_of_the_job_leaves_the_original_alone(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        """It has the same id and the same uids, and another directory and table."""
+        sink, elsewhere = db.sink(), db.sink("latest")
+        sink.claim(driver())
+        promised = write(sink, task(), ("a", 1))
+        copy = replace(driver("copy"), job="likes", job_id="id-1", attempt=4)
+        elsewhere.claim(copy)
+        committer = elsewhere.committer(copy)
+        committer.recover([])
+        of_copy = task(attempt=4, directory_id=copy.directory_id)
+        theirs = write(elsewhere, of_copy, ("b", 2))
+        committer.discard_others([theirs])
+        sink.committer(driver()).commit([promised])
+        assert db.rows() == [("a", 1)]
+        committer.commit([theirs])
+        assert db.ours() == []
+
+    def test_what_another_machine_has_in_a_directory_of_the_same_name_stays(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink()
+        here = {"attempts": History(a3="here", a4="here"), "nonce": "here"}
+        sink.claim(driver(**here))
+        theirs = write(sink, task(job_id="theirs", nonce="there"), ("there", 1))
+        write(sink, task(nonce="here"), ("here", 2))
+        sink.committer(driver(attempt=4, **here)).recover([])
+        assert len(db.ours()) == 1
+        sink.committer(driver()).abort([theirs])
+        assert db.ours() == []
+
+    def test_transactions_with_names_of_older_versions(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        """They do not tell the directory: only the owner of the table rolls them back."""
+        sink = db.sink()
+        sink.claim(driver())
+        promised = write(sink, task(directory_id="", epoch=6), ("promised", 1))
+        write(sink, task(directory_id=""), ("left", 2))
+        assert all(name.startswith("turnback:id-1:out") for name in db.ours())
+        copy = replace(driver("copy"), job="likes", job_id="id-1", attempt=4)
+        other = db.sink("latest")
+        other.claim(copy)
+        other.committer(copy).recover([])
+        assert len(db.ours()) == 2
+        listed = list(other.left_behind(copy))
+        assert sorted(info.epoch or 0 for info in listed) == [6, 7]
+        db.server.run(f"DELETE FROM turnback_owners WHERE directory = '{copy.job_directory}'")
+        sink.committer(driver(attempt=4)).recover([promised])
+        assert db.rows() == [("promised", 1)]
+        assert db.ours() == []
 
     def test_what_a_replaced_driver_prepares_late_is_rolled_back_by_the_next_task(
         self, db: SqlServer, task: Task, driver: Driver

@@ -5,20 +5,25 @@ A test file has a fixture `db`, subclasses the contracts, and says which server 
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prepared_contract import PreparedContract
-from sql_server import Driver, SqlServer, Task, write
+from sql_server import Driver, History, Promising, SqlServer, Task, write
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback import StreamExecutionEnvironment
+from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.sinks import sql_database, sql_rows
+from turnback.sinks.base import version_of
 from turnback.sinks.sql import SqlSink
-from turnback.testing import check_sink
+from turnback.testing import LocalEngine, check_sink
 from turnback.testing.trial import Promise
 from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.types.typeinfo import TypeInfo, Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
@@ -75,6 +80,67 @@ class PublishedContract:
         committer.commit([staged])
         assert self.latest(db) == [("a", 1), ("b", 2)]
 
+    def test_a_former_owner_that_wakes_up_while_it_publishes_writes_nothing(
+        self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sink = db.sink("latest", mode="upsert", key="post")
+        sink.claim(driver())
+        late = write(sink, task(), ("a", 1))
+        paused = sink.committer(driver())
+        publish = sql_rows.PublishedRows._publish
+
+        def taken_over_before(*arguments: Any) -> None:
+            monkeypatch.setattr(sql_rows.PublishedRows, "_publish", publish)
+            fork = driver("fork", take_over=True)
+            sink.claim(fork)
+            staged = write(sink, task(job_id=fork.job_id, storage=fork.storage), ("a", 2))
+            sink.committer(fork).commit([staged])
+            publish(*arguments)
+
+        monkeypatch.setattr(sql_rows.PublishedRows, "_publish", taken_over_before)
+        with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
+            paused.commit([late])
+        assert self.latest(db) == [("a", 2)]
+
+    def test_a_table_is_not_taken_over_while_its_owner_has_promised_rows(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink("latest", mode="upsert", key="post")
+        sink.claim(driver())
+        promised = write(sink, task(), ("a", 1))
+        for count, told in (
+            (1, "promised 1 transactions.*transactions commit likes"),
+            (None, "no"),
+        ):
+            fork = driver("fork", take_over=True, other_jobs=Promising(count))
+            for step in (sink.check_claim, sink.claim):
+                with pytest.raises(ConfigurationError, match=told):
+                    step(fork)
+        sink.committer(driver()).commit([promised])
+        settled = Promising(0)
+        sink.claim(driver("fork", take_over=True, other_jobs=settled))
+        assert set(settled.asked) == {driver().job_directory}
+        assert len(settled.asked) == 2, "and again when the owner can publish nothing any more"
+        assert self.latest(db) == [("a", 1)]
+
+    def test_helper_tables_of_older_versions_are_extended(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink("latest", mode="upsert", key="post")
+        sink.claim(driver())
+        old = write(sink, task(), ("a", 1))
+        version = version_of(3, 7)
+        db.server.run(
+            "ALTER TABLE turnback_progress DROP COLUMN nonce",
+            f"INSERT INTO turnback_progress VALUES ('turnback:id-1:out', {version})",
+        )
+        sink.claim(driver())
+        committer = sink.committer(driver())
+        committer.commit([old])
+        assert self.latest(db) == [], "it was published under the old name"
+        committer.commit([write(sink, task(epoch=8), ("b", 2))])
+        assert self.latest(db) == [("b", 2)]
+
     def test_only_keys_can_be_written(self, db: SqlServer, task: Task, driver: Driver) -> None:
         sink = db.sink("latest", mode="upsert", key="post", columns=["post"])
         sink.claim(driver())
@@ -85,6 +151,250 @@ class PublishedContract:
 
     def latest(self, db: SqlServer) -> list[tuple[Any, ...]]:
         return list(db.server.query("SELECT post, n FROM latest ORDER BY post"))
+
+
+class RestoredContract:
+    """A job directory that is older than its table, because it was restored from a backup."""
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_it_is_refused_and_nothing_is_dropped(
+        self, db: SqlServer, task: Task, driver: Driver, mode: str
+    ) -> None:
+        sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        before = {"attempts": History(a1="one", a3="three")}
+        sink.claim(driver(attempt=3, nonce="three", **before))
+        committer = sink.committer(driver(attempt=3, nonce="three", **before))
+        committer.commit([write(sink, task(attempt=3, nonce="three"), ("a", 1))])
+        restored = {"attempts": History(a1="one", a2="again"), "nonce": "again", "attempt": 2}
+        for step in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
+                step(driver(**restored))
+        # It was started before the check was there: nothing counts as published.
+        staged = write(sink, task(attempt=2, nonce="again"), ("b", 2))
+        with pytest.raises(ConfigurationError, match="restored from a backup"):
+            sink.committer(driver(**restored)).commit([staged])
+        assert len(list(sink.left_behind(driver(**restored)))) == 1, "it is still there"
+        taken = {**restored, "attempt": 0, "take_over": True}
+        if mode == "exactly-once":
+            sink.committer(driver(**restored)).abort([staged])
+        sink.claim(driver(**taken))
+        sink.claim(driver(**restored))
+        goes_on = sink.committer(driver(**restored))
+        goes_on.recover([])
+        goes_on.commit([write(sink, task(attempt=2, epoch=8, nonce="again"), ("b", 2))])
+        assert list(db.server.query("SELECT post, n FROM latest ORDER BY post")) == [
+            ("a", 1),
+            ("b", 2),
+        ]
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_the_same_attempt_of_another_driver_is_refused(
+        self, db: SqlServer, task: Task, driver: Driver, mode: str
+    ) -> None:
+        sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        lost = {"attempts": History(a3="lost"), "nonce": "lost"}
+        sink.claim(driver(**lost))
+        sink.committer(driver(**lost)).commit([write(sink, task(nonce="lost"), ("a", 1))])
+        with pytest.raises(ConfigurationError, match="restored from a backup"):
+            sink.check_claim(driver(attempts=History(a3="again"), nonce="again"))
+
+    def test_prepared_rows_of_a_lost_attempt_are_rolled_back_by_a_take_over(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink("latest", lock_timeout=1)
+        sink.claim(driver())
+        write(sink, task(nonce="lost"), ("a", 1))
+        again = {"attempts": History(a3="again"), "nonce": "again"}
+        with pytest.raises(ConfigurationError, match="restored from a backup"):
+            sink.claim(driver(**again))
+        assert len(db.ours()) == 1
+        sink.claim(driver(**again, take_over=True))
+        committer = sink.committer(driver(**again))
+        committer.commit([write(sink, task(nonce="again"), ("a", 1))])
+        assert db.ours() == []
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_a_driver_that_was_replaced_is_told(
+        self, db: SqlServer, task: Task, driver: Driver, mode: str
+    ) -> None:
+        sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        both = History(a3="old", a4="new")
+        sink.claim(driver())
+        late = write(sink, task(nonce="old"), ("late", 1))
+        zombie = sink.committer(driver(attempts=both, nonce="old"))
+        new = sink.committer(driver(attempt=4, attempts=both, nonce="new"))
+        new.commit([write(sink, task(attempt=4, nonce="new"), ("a", 2))])
+        with pytest.raises(FencedError, match="Stop this driver"):
+            zombie.commit([late])
+        assert list(db.server.query("SELECT post, n FROM latest")) == [("a", 2)]
+
+
+class ValuesContract:
+    """Values that a table would refuse after they were promised, or change."""
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    @pytest.mark.parametrize(
+        ("column", "kind", "value", "told"),
+        [
+            ("varchar(3)", Types.STRING(), "long", "'long': 3 characters are the most"),
+            ("varchar(3)", Types.STRING(), "abc  ", "3 characters are the most"),
+            ("varchar(9) NOT NULL", Types.STRING(), None, "takes no null"),
+            ("varchar(300)", Types.STRING(), "x" * 301, r"'x{39}\.\.\.: 300 characters"),
+        ],
+    )
+    def test_a_value_that_does_not_fit_is_refused_in_the_task(
+        self,
+        db: SqlServer,
+        task: Task,
+        driver: Driver,
+        mode: str,
+        column: str,
+        kind: TypeInfo,
+        value: Any,
+        told: str,
+    ) -> None:
+        db.create(f"k bigint PRIMARY KEY, v {column}")
+        row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), kind])
+        sink = db.sink("kinds", mode=mode, key="k" if mode == "upsert" else None)
+        sink.claim(driver(type=row))
+        with pytest.raises(SinkError, match=rf"job 'likes': column 'v' of \w+\.kinds .*{told}"):
+            write(sink, task(type=row), (1, value))
+        assert db.ours() == []
+
+    def test_what_only_the_database_can_tell_is_refused_before_it_is_staged(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        db.create("k bigint PRIMARY KEY, v integer CHECK (v < 10)")
+        row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.INT()])
+        sink = db.sink("kinds", mode="upsert", key="k")
+        sink.claim(driver(type=row))
+        writer = sink.writer(task(type=row))
+        with pytest.raises(SinkError, match=r"check|CONSTRAINT"):
+            writer.write(Batch(row, [(1, 7), (2, 11)]))
+        with pytest.raises(SinkError, match="failed"):
+            writer.write(Batch(row, [(1, 7)]))
+        sink.committer(driver(type=row)).commit([write(sink, task(type=row), (1, 7), (1, 8))])
+        assert db.kinds() == [(1, 8)]
+
+    def test_null_keys_are_refused_in_the_task(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        db.create("k bigint UNIQUE, v bigint")
+        row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+        sink = db.sink("kinds", mode="upsert", key="k")
+        sink.claim(driver(type=row))
+        with pytest.raises(SinkError, match=r"column 'k' of .* takes no null"):
+            write(sink, task(type=row), (None, 1))
+
+    @pytest.mark.parametrize(
+        ("column", "kind", "told"),
+        [
+            ("decimal(10,2)", Types.BIG_DEC(38, 18), "rounds to 2 decimals"),
+            ("decimal(10,2)", Types.BIG_DEC(12, 2), "8 digits before the point, of 10"),
+            ("decimal(18,0)", Types.LONG(), "18 digits before the point, of 19"),
+            ("decimal(20,0)", Types.BIG_INT(), "20 digits before the point, of 38"),
+            ("time(3)", Types.SQL_TIME(), "of a second"),
+        ],
+    )
+    def test_a_column_that_would_change_values_is_refused_at_the_start(
+        self, db: SqlServer, driver: Driver, column: str, kind: TypeInfo, told: str
+    ) -> None:
+        db.create(f"value {column}")
+        with pytest.raises(ConfigurationError, match=f"does not take .*: .*{told}"):
+            db.sink("kinds").check_claim(driver(type=kind))
+
+    def test_another_unique_index_is_refused(self, db: SqlServer, driver: Driver) -> None:
+        row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+        db.create("k bigint PRIMARY KEY, v bigint UNIQUE")
+        sink = db.sink("kinds", mode="upsert", key="k")
+        with pytest.raises(ConfigurationError, match=r"another unique index, .* on \(v\)"):
+            sink.check_claim(driver(type=row))
+
+    def test_unique_indexes_that_are_never_in_the_way(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+        db.create(f"id {self.numbered} PRIMARY KEY, k bigint UNIQUE, v bigint, UNIQUE (v, k)")
+        sink = db.sink("kinds", mode="upsert", key="k")
+        sink.claim(driver(type=row))
+        sink.committer(driver(type=row)).commit([write(sink, task(type=row), (1, 2), (3, 4))])
+        assert sorted(r[1:] for r in db.kinds()) == [(1, 2), (3, 4)]
+
+    def test_errors_hold_no_rows(self, db: SqlServer, task: Task, driver: Driver) -> None:
+        sink = db.sink("latest")
+        sink.claim(driver())
+        sink.committer(driver()).commit([write(sink, task(), ("Ann's secret", 1))])
+        with pytest.raises(SinkError, match=r"latest_pkey|PRIMARY") as told:
+            write(sink, task(epoch=8), ("Ann's secret", 1))
+        assert "secret" not in str(told.value)
+
+    numbered: str
+
+
+class JobsContract:
+    """Whole jobs, whose directories are copied and restored."""
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_a_job_directory_is_restored_from_a_backup(
+        self, db: SqlServer, tmp_path: Path, mode: str
+    ) -> None:
+        job = _Job(db, tmp_path, mode)
+        job.run("a")
+        shutil.copytree(job.directory, tmp_path / "backup")
+        job.run("b")
+        shutil.rmtree(job.directory)
+        shutil.copytree(tmp_path / "backup", job.directory)
+        with pytest.raises(ConfigurationError, match=r"latest' .*restored from a backup"):
+            job.run("c")
+        assert job.rows() == ["a", "b"]
+        job.clear()  # as the message advises: the table as it was at that time
+        job.run(take_over_sinks=True)
+        assert job.rows() == ["b", "c"]
+        job.run("d")
+        assert job.rows() == ["b", "c", "d"]
+
+    def test_a_copy_of_a_job_writes_beside_it_and_takes_over(
+        self, db: SqlServer, tmp_path: Path
+    ) -> None:
+        job = _Job(db, tmp_path, "exactly-once")
+        job.run("a")
+        copy = _Job(db, tmp_path, "exactly-once", root="copies")
+        shutil.copytree(job.directory, copy.directory)
+        with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
+            copy.run("b")
+        copy.run(take_over_sinks=True)
+        with pytest.raises(ConfigurationError, match="copies"):
+            job.run()
+        assert job.rows() == ["a", "b"]
+
+
+class _Job:
+    """A job that writes the names of its files into `latest`."""
+
+    def __init__(self, db: SqlServer, base: Path, mode: str, root: str = "jobs") -> None:
+        self._db, self._base, self._root = db, base, base / root
+        self._sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        self.directory = self._root / "likes"
+
+    def run(self, *posts: str, **how: Any) -> None:
+        files = self._base / "input"
+        files.mkdir(exist_ok=True)
+        for post in posts:
+            (files / f"{post}.json").write_text(json.dumps({"post": post, "n": 1}))
+        env = StreamExecutionEnvironment(None, str(self._root), {}, engine=LocalEngine())
+        env.set_parallelism(1).enable_checkpointing(10)
+        likes = env.from_files(str(files), "json", "post string, n bigint", uid="files")
+        likes.sink_to(self._sink).uid("out")
+        try:
+            env.execute("likes", bounded=True, **how)
+        except JobFailedError as error:
+            raise error.__cause__ or error from None
+
+    def rows(self) -> list[str]:
+        return [post for (post,) in self._db.server.query("SELECT post FROM latest ORDER BY post")]
+
+    def clear(self) -> None:
+        self._db.server.run("DELETE FROM latest")
 
 
 class PromisesContract:
@@ -129,7 +439,10 @@ class ChecksContract:
         committer.commit([prepared])
         sink.claim(driver("fork", take_over=True))
         sink.claim(driver("fork"))
-        late = write(sink, task(epoch=8), ("late", 2))
+        with pytest.raises(ConfigurationError, match="taken over by job 'fork'"):
+            write(sink, task(epoch=8), ("late", 2))
+        # It was prepared at the very moment.
+        late = write(sink, task(epoch=8, directory_id=""), ("late", 2))
         with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
             committer.commit([late])
         committer.abort([late])
@@ -147,7 +460,7 @@ class ChecksContract:
             ({"mode": "upsert", "key": "id"}, "is to have the key id, which is not written"),
             (
                 {"table": "latest", "columns": ["n"]},
-                "requires 'post' .*, which the stream does not have.* It has: post varchar, n",
+                r"requires 'post' .*, which the stream does not have.* has: post [a-z ]+\(50\), n",
             ),
         ],
     )
@@ -209,7 +522,15 @@ class ChecksContract:
         assert db.rows() == [("a", None)]
 
 
-class SqlContract(PreparedContract, PublishedContract, PromisesContract, ChecksContract):
+class SqlContract(
+    PreparedContract,
+    PublishedContract,
+    RestoredContract,
+    JobsContract,
+    ValuesContract,
+    PromisesContract,
+    ChecksContract,
+):
     """All of them, and the strings that a server has to be given with care."""
 
     odd: Sequence[str | None]

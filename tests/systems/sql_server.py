@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from services import mariadb, postgres
 from turnback import MySqlSink, PostgresSink
+from turnback.core.errors import StorageError
 from turnback.sinks import sql_database
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.sinks.sql import SqlSink
@@ -22,10 +23,12 @@ class SqlServer(ABC):
     Attributes:
         password: Of its user; must appear nowhere.
         foreign: Statements with which another program prepares a transaction of table `posts`.
+        exact: What makes a column of text tell all texts apart.
     """
 
     password: str
     foreign: tuple[str, ...]
+    exact: str = ""
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -51,8 +54,39 @@ class SqlServer(ABC):
         self.server.run(*(f"DROP TABLE IF EXISTS {table}" for table in tables))
         self.server.run(
             "CREATE TABLE posts (post text, n bigint)",
-            "CREATE TABLE latest (post varchar(50) PRIMARY KEY, n bigint)",
+            f"CREATE TABLE latest (post varchar(50) {self.exact} PRIMARY KEY, n bigint)",
         )
+
+    def create(self, columns: str) -> None:
+        """Make the table `kinds` anew."""
+        self.server.run("DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds ({columns})")
+
+    def kinds(self) -> list[tuple[Any, ...]]:
+        return list(self.server.query("SELECT * FROM kinds"))
+
+
+class History:
+    """The attempts that a job directory knows of, by number, with their nonces."""
+
+    def __init__(self, **nonces: str) -> None:
+        self._nonces = {int(name.removeprefix("a")): nonce for name, nonce in nonces.items()}
+
+    def nonce_of(self, attempt: int) -> str | None:
+        return self._nonces.get(attempt)
+
+
+class Promising:
+    """Other jobs, of which the one in each directory has promised so many transactions."""
+
+    def __init__(self, promised: int | None) -> None:
+        self.promised = promised
+        self.asked: list[str] = []
+
+    def promised_by(self, directory: str) -> int:
+        self.asked.append(directory)
+        if self.promised is None:
+            raise StorageError("no access")
+        return self.promised
 
 
 def write(sink: SqlSink, ctx: WriterContext, *rows: Any) -> bytes:
@@ -80,6 +114,7 @@ class Postgres(SqlServer):
 
 class MariaDb(SqlServer):
     password = mariadb.PASSWORD
+    exact = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     foreign = (
         *("XA START 'theirs','1'", "INSERT INTO posts VALUES ('foreign', 1)"),
         *("XA END 'theirs','1'", "XA PREPARE 'theirs','1'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sql_contract import SqlContract
@@ -21,6 +22,7 @@ def db(mariadb: MariaDbServer) -> Iterator[MariaDb]:
 
 
 class TestMariaDb(SqlContract):
+    numbered = "bigint AUTO_INCREMENT"
     odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\'", "'", "''", '"', "ä€𝄞", "`%s", "a\0b", None]
 
 
@@ -70,14 +72,16 @@ def test_nan_is_refused_by_name(db: MariaDb, task: Task, driver: Driver) -> None
     kind = Types.DOUBLE()
     sink = db.sink("kinds")
     sink.claim(driver(type=kind))
-    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds cannot hold NaN"):
+    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds does not take nan"):
         write(sink, task(type=kind), float("nan"))
 
 
 def test_a_value_that_does_not_fit_is_an_error(db: MariaDb, task: Task, driver: Driver) -> None:
     sink = db.sink("latest")
     sink.claim(driver())
-    with pytest.raises(SinkError, match="Data too long for column 'post'"):
+    with pytest.raises(
+        SinkError, match=r"column 'post' of shop.latest .*50 characters are the most"
+    ):
         write(sink, task(), ("x" * 51, 1))
     assert db.ours() == []
 
@@ -100,3 +104,118 @@ def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
     with pytest.raises(ConfigurationError, match=r"CREATE TABLE IF NOT EXISTS .*turnback_owners"):
         sink.claim(driver())
     db.server.run("DROP USER reader@'127.0.0.1'")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "told"),
+    [
+        ("char(5)", Types.STRING(), "ab ", "blanks at its end would be lost"),
+        ("binary(4)", Types.BYTES(), b"a", "padded to 4 bytes"),
+        ("varbinary(2)", Types.BYTES(), b"abc", "2 bytes are the most"),
+        ("tinytext", Types.STRING(), "ä" * 128, "255 bytes are the most"),
+        ("enum('a', 'it''s')", Types.STRING(), "A", "not one of the column's values"),
+        ("double", Types.DOUBLE(), -0.0, "would store 0.0"),
+        ("text CHARACTER SET latin1", Types.STRING(), "ł", "Incorrect string value"),
+        ("timestamp(6) NULL", Types.INSTANT(), dt.datetime(1960, 1, 1, tzinfo=dt.UTC), "Incorrect"),
+    ],
+)
+def test_values_that_would_be_changed(
+    db: MariaDb, task: Task, driver: Driver, column: str, kind: Any, value: Any, told: str
+) -> None:
+    db.create(f"value {column}")
+    sink = db.sink("kinds")
+    sink.claim(driver(type=kind))
+    with pytest.raises(SinkError, match=told):
+        write(sink, task(type=kind), value)
+
+
+def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver) -> None:
+    db.create("a char(5), b binary(1), e enum('a', 'it''s'), d double")
+    types = [Types.STRING(), Types.BYTES(), Types.STRING(), Types.DOUBLE()]
+    kind = Types.ROW_NAMED(["a", "b", "e", "d"], types)
+    rows = [("ab", b"x", "it's", 0.0), (None, None, None, None)]
+    sink = db.sink("kinds")
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), *rows)])
+    assert db.kinds() == rows
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "told"),
+    [
+        ("datetime", Types.SQL_TIMESTAMP(), r"cuts parts of a second off; use datetime\(6\)"),
+        ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
+        ("set('a', 'b')", Types.STRING(), "reorder its members"),
+        ("double(10,2)", Types.DOUBLE(), "it rounds; use double"),
+        ("int GENERATED ALWAYS AS (1) VIRTUAL", Types.INT(), "generates 'value' itself"),
+    ],
+)
+def test_columns_that_change_values(db: MariaDb, driver: Driver, column: str, kind: Any, told: str):
+    db.create(f"value {column}")
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds").check_claim(driver(type=kind))
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ("post varchar(20) PRIMARY KEY, n bigint", "collation utf8mb4_general_ci .*utf8mb4_bin"),
+        (
+            "post varchar(50) COLLATE utf8mb4_bin NOT NULL, n bigint, UNIQUE (post(3))",
+            "only the beginning of a column",
+        ),
+    ],
+)
+def test_keys_that_are_none(db: MariaDb, driver: Driver, columns: str, told: str) -> None:
+    db.create(columns)
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds", mode="upsert", key="post").check_claim(driver())
+
+
+@pytest.mark.parametrize(("collation", "told"), [("bin", "blanks at its end"), ("nopad_bin", None)])
+def test_keys_that_differ_in_blanks(
+    db: MariaDb, task: Task, driver: Driver, collation: str, told: str | None
+) -> None:
+    db.create(f"post varchar(20) COLLATE utf8mb4_{collation} PRIMARY KEY, n bigint")
+    sink = db.sink("kinds", mode="upsert", key="post")
+    sink.claim(driver())
+    rows = [("a", 1), ("a ", 2), ("A", 3), ("ä", 4)]
+    if told is None:
+        sink.committer(driver()).commit([write(sink, task(), *rows)])
+        assert set(db.kinds()) == set(rows)
+    else:
+        with pytest.raises(SinkError, match=told):
+            write(sink, task(), *rows)
+
+
+def test_an_unsigned_column_refuses_negative_numbers(
+    db: MariaDb, task: Task, driver: Driver
+) -> None:
+    db.create("value int unsigned")
+    sink = db.sink("kinds")
+    sink.claim(driver(type=Types.INT()))
+    with pytest.raises(SinkError, match="Out of range"):
+        write(sink, task(type=Types.INT()), -1)
+
+
+def test_upsert_needs_temporary_tables(db: MariaDb, driver: Driver) -> None:
+    db.server.run(
+        "CREATE OR REPLACE USER reader@'127.0.0.1' IDENTIFIED BY 'r'",
+        "GRANT SELECT, INSERT, UPDATE ON shop.latest TO reader@'127.0.0.1'",
+    )
+    sink = db.sink("latest", mode="upsert", key="post", user="reader", password="r")
+    with pytest.raises(ConfigurationError, match="GRANT CREATE TEMPORARY TABLES"):
+        sink.check_claim(driver())
+    db.server.run("DROP USER reader@'127.0.0.1'")
+
+
+def test_rows_for_a_table_with_partitions(db: MariaDb, task: Task, driver: Driver) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY HASH (k) PARTITIONS 2",
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
+    assert db.kinds() == [(1, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -21,13 +22,14 @@ def db(postgres: PostgresServer) -> Iterator[Postgres]:
 
 
 class TestPostgres(SqlContract):
+    numbered = "bigserial"
     odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\.", "\\t", "'", '"', "ä€𝄞", "{", "a\\", None]
 
 
 def test_a_string_with_a_nul_is_refused_by_name(db: Postgres, task: Task, driver: Driver) -> None:
     sink = db.sink()
     sink.claim(driver())
-    with pytest.raises(SinkError, match="0x00"):
+    with pytest.raises(SinkError, match=r"column 'post' of public.posts .*the character 0"):
         write(sink, task(), ("a\0b", 1))
 
 
@@ -106,3 +108,95 @@ def test_a_locked_row_is_waited_for_and_then_told(db: Postgres, task: Task, driv
         write(sink, task(epoch=8), ("a", 2))
     assert len(db.ours()) == 1
     sink.committer(driver()).abort([held])
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("timestamp(0)", "rounds to 0 of 6 digits of a second"),
+        ("name", "cut or change the text"),
+        ('"char"', "cut or change the text"),
+        ("numeric(5,1)[]", "change the elements"),
+    ],
+)
+def test_columns_that_change_values(db: Postgres, driver: Driver, column: str, told: str) -> None:
+    db.create(f"value {column}")
+    kind = Types.SQL_TIMESTAMP() if "time" in column else Types.STRING()
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds").check_claim(driver(type=kind))
+
+
+def test_a_column_of_a_domain_is_what_the_domain_is(db: Postgres, driver: Driver) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        "DROP DOMAIN IF EXISTS price",
+        "CREATE DOMAIN price AS numeric(10,2)",
+    )
+    db.create("value price")
+    with pytest.raises(ConfigurationError, match="rounds to 2 decimals"):
+        db.sink("kinds").check_claim(driver(type=Types.BIG_DEC(12, 4)))
+
+
+def test_text_of_a_fixed_length_is_not_padded(db: Postgres, task: Task, driver: Driver) -> None:
+    db.create("value char(3)")
+    kind = Types.STRING()
+    sink = db.sink("kinds")
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), "EUR")])
+    with pytest.raises(SinkError, match="'EU': it would be padded to 3 characters"):
+        write(sink, task(type=kind, epoch=8), "EU")
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "told"),
+    [
+        ("k bigint, n bigint, UNIQUE (k) DEFERRABLE", "k", "DEFERRABLE"),
+        ("k bigint, n bigint, UNIQUE (k) INCLUDE (n)", ["k", "n"], r"no primary key .*\(k, n\)"),
+        ("k bigint, n bigint; CREATE UNIQUE INDEX ON kinds (k) WHERE n > 0", "k", "some of the"),
+        ("k bigint, n bigint; CREATE UNIQUE INDEX ON kinds ((k + 1))", "k", "no primary key"),
+    ],
+)
+def test_keys_that_are_none(
+    db: Postgres, driver: Driver, table: str, key: str | list[str], told: str
+) -> None:
+    columns, _, index = table.partition(";")
+    db.create(columns)
+    if index:
+        db.server.run(index)
+    kind = Types.ROW_NAMED(["k", "n"], [Types.LONG(), Types.LONG()])
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds", mode="upsert", key=key).check_claim(driver(type=kind))
+
+
+def test_a_unique_index_may_include_columns(db: Postgres, task: Task, driver: Driver) -> None:
+    db.create("k bigint, n bigint, UNIQUE (k) INCLUDE (n)")
+    kind = Types.ROW_NAMED(["k", "n"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
+    assert db.kinds() == [(1, 3)]
+
+
+def test_a_key_too_long_for_its_index_is_refused_in_the_task(
+    db: Postgres, task: Task, driver: Driver
+) -> None:
+    db.create("k text PRIMARY KEY, n bigint")
+    kind = Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    sink.claim(driver(type=kind))
+    noise = random.Random(7).randbytes(9_000).hex()  # or it would be compressed
+    with pytest.raises(SinkError, match="index row"):
+        write(sink, task(type=kind), (noise, 1))
+
+
+@pytest.mark.parametrize("value", ['a "quoted" secret', "secret"])
+def test_an_error_names_the_column_and_not_the_value(
+    db: Postgres, task: Task, driver: Driver, value: str
+) -> None:
+    db.create("value uuid")
+    sink = db.sink("kinds")
+    sink.claim(driver(type=Types.STRING()))
+    with pytest.raises(SinkError, match=r"column 'value' of public.kinds") as told:
+        write(sink, task(type=Types.STRING()), value)
+    assert "secret" not in str(told.value)
+    assert "uuid" in str(told.value)

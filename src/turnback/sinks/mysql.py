@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,10 +18,18 @@ from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.passwords import password_of
 from turnback.sinks.sql import SqlSink, positive
-from turnback.sinks.sql_database import Database, LostConnectionError, TableColumn, TransactionId
+from turnback.sinks.sql_database import (
+    Database,
+    LostConnectionError,
+    TableColumn,
+    TransactionId,
+    UniqueIndex,
+)
 from turnback.sinks.sql_text import chunks, escaped, joined_rows, plain_text
+from turnback.sinks.sql_values import Limits
 from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
+_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _TEXT = (*_STRINGS, "json", "enum", "set", "uuid", "inet4", "inet6")
@@ -42,8 +52,11 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "string": _TEXT,
 }
 _ESCAPES = {"\\": r"\\", "'": r"\'", "\0": r"\0"}
+_MEMBER = re.compile(r"'((?:[^']|'')*)'")
+_NO_PAD = ("binary", "utf8mb4_0900_bin")
+_REHEARSAL = "turnback_rehearsal"
 _REFUSED = {1044, 1045, 1049, 1698, 2059}  # no access to the database, wrong password, no database
-_DENIED = {1142, 1143, 1227, 1370, 1401}
+_DENIED = {1044, 1142, 1143, 1227, 1370, 1401}
 _LOST = {0, 1053, 1927, 2006, 2013, 2014, 2055}
 _UNKNOWN_XID, _BUSY_XID = 1397, 1400
 _DETACH_S = 10.0
@@ -118,14 +131,21 @@ class MySqlSink(SqlSink):
         }  # fmt: skip
         if unix_socket:
             self.parameters["unix_socket"] = unix_socket
+        self._secrets = {}
         if ssl:
-            self.parameters["ssl"] = dict(ssl)
+            self.parameters["ssl"] = {name: ssl[name] for name in ssl if name != "password"}
+            if "password" in ssl:
+                self._secrets["ssl.password"] = ssl["password"]
         self.password_from = password_from
         self._password = password_of("MySqlSink", password, password_from, None)
         self.lock_timeout = positive("MySqlSink", "lock_timeout", lock_timeout)
 
     def connect(self) -> Database:
-        return MySqlDatabase(self.parameters, self._password, self.table, self.lock_timeout)
+        parameters = self.parameters
+        if self._secrets:
+            ssl = {**parameters["ssl"], "password": self._secrets["ssl.password"]}
+            parameters = {**parameters, "ssl": ssl}
+        return MySqlDatabase(parameters, self._password, self.table, self.lock_timeout)
 
 
 @cache
@@ -153,6 +173,7 @@ class MySqlDatabase(Database):
     """A connection to MariaDB or MySQL."""
 
     varchar = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    share_lock = " LOCK IN SHARE MODE"
 
     def __init__(
         self, parameters: Mapping[str, Any], password: str | None, table: str, lock_timeout: float
@@ -165,9 +186,11 @@ class MySqlDatabase(Database):
         self._connection = self._connect(parameters, password)
         self._xid: str | None = None
         try:
-            # Strict: a value that does not fit is an error. Backslashes escape, whatever is usual.
+            # Strict: a value that does not fit is an error, and 0 is not the next number of an
+            # AUTO_INCREMENT column. Backslashes escape, whatever is usual.
             self.execute(
-                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ENGINE_SUBSTITUTION', "
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
+                "NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO', "
                 "time_zone = '+00:00', innodb_lock_wait_timeout = %s",
                 (max(1, round(lock_timeout)),),
             )
@@ -187,8 +210,8 @@ class MySqlDatabase(Database):
             )
         except self._pymysql.MySQLError as error:
             reason = str(error.args[-1])
-            if password:
-                reason = reason.replace(password, "***")
+            for secret in filter(None, (password, parameters.get("ssl", {}).get("password"))):
+                reason = reason.replace(str(secret), "***")
             told = f"{self.where} cannot be reached: {reason}"
             if error.args[0] in _REFUSED:
                 raise ConfigurationError(
@@ -224,33 +247,61 @@ class MySqlDatabase(Database):
             )
         )
 
+    def has_column(self, table: str, column: str) -> bool:
+        return bool(
+            self.query(
+                "SELECT 1 FROM information_schema.columns "
+                "WHERE table_schema = %s AND table_name = %s AND column_name = %s",
+                (self._schema, table, column),
+            )
+        )
+
     def columns(self) -> list[TableColumn]:
         rows = self.query(
-            "SELECT column_name, data_type, is_nullable = 'NO' AND column_default IS NULL "
-            "AND extra NOT LIKE '%%auto_increment%%' AND extra NOT LIKE '%%GENERATED%%' "
-            "FROM information_schema.columns "
+            "SELECT column_name, data_type, column_type, is_nullable = 'YES', column_default, "
+            "extra, character_maximum_length, character_octet_length, character_set_name, "
+            "collation_name FROM information_schema.columns "
             "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             (self._schema, self._name),
         )
-        return [TableColumn(name, kind.lower(), bool(required)) for name, kind, required in rows]
+        return [_column(*row) for row in rows]
 
-    def unique_keys(self) -> list[frozenset[str]]:
+    def unique_indexes(self) -> list[UniqueIndex]:
         rows = self.query(
-            "SELECT index_name, column_name FROM information_schema.statistics "
-            "WHERE table_schema = %s AND table_name = %s AND non_unique = 0",
+            "SELECT index_name, column_name, sub_part FROM information_schema.statistics "
+            "WHERE table_schema = %s AND table_name = %s AND non_unique = 0 "
+            "ORDER BY index_name, seq_in_index",
             (self._schema, self._name),
         )
-        keys: dict[str, set[str]] = {}
-        for index, column in rows:
-            keys.setdefault(index, set()).add(column)
-        return [frozenset(columns) for columns in keys.values()]
+        found: dict[str, list[tuple[str | None, bool]]] = {}
+        for index, column, prefix in rows:
+            found.setdefault(index, []).append((column, prefix is not None))
+        return [
+            UniqueIndex(
+                name,
+                tuple(column for column, _ in parts),
+                "it compares only the beginning of a column" if any(p for _, p in parts) else None,
+            )
+            for name, parts in found.items()
+        ]
 
-    def accepts(self, kind: TypeInfo, column: TableColumn) -> bool:
+    def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
+        base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return column.type == "decimal"
+            return _digits_lacking(column, kind.precision, kind.scale) if base == "decimal" else ""
         if not isinstance(kind, BasicTypeInfo):
-            return column.type in _TEXT
-        return column.type in _ACCEPTED[kind.name]
+            return None if base in _TEXT and base not in ("enum", "set") else ""
+        if base not in _ACCEPTED[kind.name]:
+            return ""
+        if base == "decimal":
+            return _digits_lacking(column, _DIGITS[kind.name], 0)
+        if base == "set":
+            return "it would reorder its members; use varchar"
+        if base in ("float", "double") and "(" in column.declared:
+            return f"it rounds; use {base} without digits"
+        if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
+            return f"it cuts parts of a second off; use {base}(6)"
+        return None
 
     def check_prepared_transactions(self) -> None:
         engine = self.query(
@@ -283,35 +334,51 @@ class MySqlDatabase(Database):
     # -- rows
 
     def insert(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
-        self._insert(names, columns, "")
+        self._insert(self._table, names, columns, "")
 
     def upsert(
         self, names: Sequence[str], key: Sequence[str], batches: Iterable[Sequence[pa.Array]]
     ) -> None:
+        for columns in batches:
+            self._upsert(self._table, names, key, columns)
+
+    def begin_rehearsal(self) -> None:
+        copy = self.helper(_REHEARSAL)
+        try:
+            self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} LIKE {self._table}")
+        except _PartitionedError:
+            self.execute(
+                f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} AS "
+                f"SELECT * FROM {self._table} WHERE FALSE"
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}. Upsert tries rows in a temporary copy of the table before they are "
+                "promised: GRANT CREATE TEMPORARY TABLES ON "
+                f"{_quoted(self._schema)}.* to this user"
+            ) from None
+
+    def rehearse(
+        self, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
+    ) -> None:
+        self.begin()
+        self._upsert(self.helper(_REHEARSAL), names, key, columns)
+        self.roll_back()
+
+    def _upsert(
+        self, table: str, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
+    ) -> None:
         updated = [name for name in names if name not in key] or list(key)
         updates = ", ".join(f"{_quoted(name)} = VALUES({_quoted(name)})" for name in updated)
-        for columns in batches:
-            self._insert(names, columns, f" ON DUPLICATE KEY UPDATE {updates}")
+        self._insert(table, names, columns, f" ON DUPLICATE KEY UPDATE {updates}")
 
-    def _insert(self, names: Sequence[str], columns: Sequence[pa.Array], ending: str) -> None:
-        literals = [self._literals(c, n) for c, n in zip(columns, names, strict=True)]
+    def _insert(
+        self, table: str, names: Sequence[str], columns: Sequence[pa.Array], ending: str
+    ) -> None:
+        literals = [_literals(column) for column in columns]
         listed = ", ".join(map(_quoted, names))
         for text in chunks(joined_rows(literals, ", "), "), ("):
-            self.execute(f"INSERT INTO {self._table} ({listed}) VALUES ({text}){ending}")
-
-    def _literals(self, column: pa.Array, name: str) -> pa.Array:
-        kind = column.type
-        if pt.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is False:
-            raise SinkError(
-                f"{self.where}: column {name!r} of {self.target} cannot hold NaN or an infinity; "
-                "map them to None or to a number before the sink"
-            )
-        text = plain_text(column)
-        if pt.is_binary(kind) or pt.is_large_binary(kind):
-            text = pc.binary_join_element_wise("x'", text, "'", "")
-        elif not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind)):
-            text = pc.binary_join_element_wise("'", escaped(text, _ESCAPES), "'", "")
-        return pc.fill_null(text, "NULL")
+            self.execute(f"INSERT INTO {table} ({listed}) VALUES ({text}){ending}")
 
     # -- transactions
 
@@ -366,7 +433,11 @@ class MySqlDatabase(Database):
             yield
         except self._pymysql.MySQLError as error:
             code, reason = (*error.args, "")[:2] if error.args else (0, "")
+            # What rows hold is nothing for a log.
+            reason = _VALUE.sub(r"\1...\2", str(reason))
             told = f"{self.where}: {reason or 'the connection is closed'} ({code})"
+            if code in _NO_TEMPORARY_PARTITIONS:
+                raise _PartitionedError(told) from None
             if code in (_UNKNOWN_XID, _BUSY_XID):
                 raise _UnknownTransactionError(told) from None
             if code in _DENIED:
@@ -374,6 +445,14 @@ class MySqlDatabase(Database):
             if code in _LOST or not self._connection.open:
                 raise LostConnectionError(told) from None
             raise SinkError(told) from None
+
+
+_VALUE = re.compile(r"(entry |value: )'.*'( for (?:key|column) )", re.DOTALL)
+_NO_TEMPORARY_PARTITIONS = (1478, 1562)
+
+
+class _PartitionedError(SinkError):
+    """There are no temporary tables with partitions."""
 
 
 class _UnknownTransactionError(SinkError):
@@ -387,3 +466,84 @@ def _xid(txn: TransactionId) -> str:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _literals(column: pa.Array) -> pa.Array:
+    """A column as SQL reads it."""
+    kind = column.type
+    text = plain_text(column)
+    if pt.is_binary(kind) or pt.is_large_binary(kind):
+        text = pc.binary_join_element_wise("x'", text, "'", "")
+    elif not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind)):
+        text = pc.binary_join_element_wise("'", escaped(text, _ESCAPES), "'", "")
+    return pc.fill_null(text, "NULL")
+
+
+def _column(
+    name: str,
+    data_type: str,
+    column_type: str,
+    nullable: int,
+    default: str | None,
+    extra: str,
+    characters: int | None,
+    octets: int | None,
+    charset: str | None,
+    collation: str | None,
+) -> TableColumn:
+    base = data_type.lower()
+    declared = _shown(column_type)
+    limits = Limits(nullable=bool(nullable), only_finite=True, negative_zero=False)
+    if base in ("char", "varchar"):
+        limits = replace(limits, most_characters=characters, trailing_blanks=base == "varchar")
+    elif base in _STRINGS and (charset or "").startswith("utf8"):
+        limits = replace(limits, most_bytes=octets)
+    elif base == "binary":
+        limits = replace(limits, exact_bytes=octets)
+    elif base in _BYTES:
+        limits = replace(limits, most_bytes=octets)
+    elif base == "enum":
+        members = (member.replace("''", "'") for member in _MEMBER.findall(column_type))
+        limits = replace(limits, members=tuple(members))
+    numbered = "auto_increment" in extra.lower()
+    generated = "GENERATED" in extra.upper() and "DEFAULT_GENERATED" not in extra.upper()
+    no_default = default is None or default == "NULL"
+    compares_bytes = collation is None or collation == "binary" or collation.endswith("_bin")
+    return TableColumn(
+        name=name,
+        type=base,
+        declared=declared,
+        required=not nullable and default is None and not numbered and not generated,
+        limits=limits,
+        generated=generated,
+        unique_by_itself=numbered or (no_default and bool(nullable)),
+        folds=None if compares_bytes else _folding(collation, column_type, name),
+        ignores_trailing_blanks=collation is not None
+        and collation not in _NO_PAD
+        and "nopad" not in collation,
+    )
+
+
+def _folding(collation: str | None, column_type: str, name: str) -> str:
+    return (
+        f"its collation {collation} does not tell upper from lower case, or accents; "
+        f"MODIFY {_quoted(name)} {column_type} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    )
+
+
+def _shown(column_type: str) -> str:
+    """A type for messages; the width at which integers are displayed says nothing."""
+    return re.sub(r"int\(\d+\)", "int", column_type.lower())
+
+
+def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
+    """Why a decimal column does not hold numbers of so many digits, `scale` of them decimals."""
+    match = re.search(r"\((\d+),(\d+)\)", column.declared)
+    if match is None:
+        return None
+    most, decimals = int(match[1]), int(match[2])
+    if decimals < scale:
+        return f"it rounds to {decimals} decimals; declare the field as it is, or widen the column"
+    if most - decimals < digits - scale:
+        return f"it has {most - decimals} digits before the point, of {digits - scale}"
+    return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +17,19 @@ from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.passwords import password_of
 from turnback.sinks.sql import SqlSink, positive
-from turnback.sinks.sql_database import Database, LostConnectionError, TableColumn, TransactionId
+from turnback.sinks.sql_database import (
+    Database,
+    LostConnectionError,
+    TableColumn,
+    TransactionId,
+    UniqueIndex,
+)
 from turnback.sinks.sql_text import chunks, escaped, joined_rows, plain_text
+from turnback.sinks.sql_values import Limits
 from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
+_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("int2", "int4", "int8", "numeric")
-_NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "timestamp"}
-_NOT_TEXT |= {"timetz", "timestamptz", "interval"}
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("bool",),
     "byte": _INTEGERS,
@@ -37,6 +45,12 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
     "instant": ("timestamptz",),
 }
+_NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "timestamp"}
+_NOT_TEXT |= {"timetz", "timestamptz", "interval"}
+_CHANGES_TEXT = {"name", "char", "money", "bit", "tsvector", "tsquery"}
+"""Types that read any text, and cut, round or reorder it."""
+_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool", "_uuid"}
+_HAS_SECONDS = ("time", "timestamp", "timestamptz")
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
@@ -87,12 +101,23 @@ class PostgresSink(SqlSink):
         super().__init__(table, columns, mode, key)
         self.parameters = _parameters(dsn, parameters)
         given = self.parameters.pop("password", None)
+        secret = _secret_parameters()
+        self._secrets = {k: self.parameters.pop(k) for k in secret & self.parameters.keys()}
         self.password_from = password_from
         self._password = password_of("PostgresSink", given, password_from, "PGPASSWORD")
         self.lock_timeout = positive("PostgresSink", "lock_timeout", lock_timeout)
 
     def connect(self) -> Database:
-        return PostgresDatabase(self.parameters, self._password, self.table, self.lock_timeout)
+        return PostgresDatabase(
+            {**self.parameters, **self._secrets}, self._password, self.table, self.lock_timeout
+        )
+
+
+def _secret_parameters() -> set[str]:
+    """What libpq says not to show, the password itself left out."""
+    pq = require("psycopg", "postgres", "PostgresSink").pq
+    options = pq.Conninfo.get_defaults()
+    return {o.keyword.decode() for o in options if o.dispchar == b"*"} - {"password"}
 
 
 def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
@@ -114,6 +139,8 @@ def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
 
 class PostgresDatabase(Database):
     """A connection to PostgreSQL."""
+
+    share_lock = " FOR SHARE"
 
     def __init__(
         self, parameters: Mapping[str, str], password: str | None, table: str, lock_timeout: float
@@ -139,7 +166,8 @@ class PostgresDatabase(Database):
         try:
             return self._psycopg.connect(**more, autocommit=True)
         except self._psycopg.Error as error:
-            raise _refused(self.where, str(error), password) from None
+            secrets = [more[name] for name in _secret_parameters() & more.keys()]
+            raise _refused(self.where, str(error), [password or "", *secrets]) from None
 
     def close(self) -> None:
         with suppress(self._psycopg.Error):
@@ -169,39 +197,70 @@ class PostgresDatabase(Database):
             )
         )
 
+    def has_column(self, table: str, column: str) -> bool:
+        return bool(
+            self.query(
+                "SELECT 1 FROM pg_catalog.pg_attribute a "
+                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s "
+                "AND NOT a.attisdropped",
+                (self._schema, table, column),
+            )
+        )
+
     def columns(self) -> list[TableColumn]:
         rows = self.query(
-            "SELECT a.attname, coalesce(b.typname, t.typname), a.attnotnull AND NOT a.atthasdef "
-            "AND a.attidentity = '' FROM pg_catalog.pg_attribute a "
+            "SELECT a.attname, coalesce(b.typname, t.typname), "
+            "pg_catalog.format_type(coalesce(b.oid, t.oid), m.modifier), m.modifier, "
+            "a.attnotnull OR t.typnotnull, "
+            "coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault), "
+            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true) "
+            "FROM pg_catalog.pg_attribute a "
             "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
             "LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' "
+            "CROSS JOIN LATERAL (SELECT CASE WHEN t.typtype = 'd' THEN t.typtypmod "
+            "ELSE a.atttypmod END AS modifier) m "
+            "LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
+            "LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation "
             "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
             "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
             "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
             (self._schema, self._name),
         )
-        return [TableColumn(*row) for row in rows]
+        return [_column(*row) for row in rows]
 
-    def unique_keys(self) -> list[frozenset[str]]:
+    def unique_indexes(self) -> list[UniqueIndex]:
         rows = self.query(
-            "SELECT array_agg(a.attname::text) FROM pg_catalog.pg_index i "
-            "JOIN pg_catalog.pg_attribute a "
-            "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-            "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL "
-            "AND i.indexprs IS NULL GROUP BY i.indexrelid",
+            "SELECT c.relname, array_agg(a.attname::text ORDER BY k.place), i.indisvalid, "
+            "i.indimmediate, i.indpred IS NULL FROM pg_catalog.pg_index i "
+            "JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid "
+            "CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(number, place) "
+            "LEFT JOIN pg_catalog.pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = k.number AND k.number > 0 "
+            # Behind the key there are the columns of INCLUDE, which are not compared.
+            "WHERE i.indrelid = %s::regclass AND i.indisunique AND k.place <= i.indnkeyatts "
+            "GROUP BY c.relname, i.indisvalid, i.indimmediate, i.indpred IS NULL",
             (self._table,),
         )
-        return [frozenset(names) for (names,) in rows]
+        return [_unique_index(*row) for row in rows]
 
-    def accepts(self, kind: TypeInfo, column: TableColumn) -> bool:
+    def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
+        base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return column.type == "numeric"
+            return _digits_lacking(column, kind.precision, kind.scale) if base == "numeric" else ""
         if not isinstance(kind, BasicTypeInfo):
-            return column.type in ("json", "jsonb", "text")
+            return None if base in ("json", "jsonb", "text") else ""
         if kind.name == "string":
-            return column.type not in _NOT_TEXT
-        return column.type in _ACCEPTED.get(kind.name, ("bytea",))
+            return _objection_to_text(column)
+        if base not in _ACCEPTED.get(kind.name, ("bytea",)):
+            return ""
+        if base == "numeric":
+            return _digits_lacking(column, _DIGITS[kind.name], 0)
+        if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
+            return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
+        return None
 
     def check_prepared_transactions(self) -> None:
         if self.query("SHOW max_prepared_transactions") == [("0",)]:
@@ -232,18 +291,42 @@ class PostgresDatabase(Database):
     def upsert(
         self, names: Sequence[str], key: Sequence[str], batches: Iterable[Sequence[pa.Array]]
     ) -> None:
+        self._upsert(self._table, names, key, batches)
+
+    def begin_rehearsal(self) -> None:
+        # In a transaction, or a pooler might give the next statement to another connection.
+        self.begin()
+        self.execute(
+            f"CREATE TEMPORARY TABLE turnback_rehearsal (LIKE {self._table} INCLUDING ALL) "
+            "ON COMMIT DROP"
+        )
+
+    def rehearse(
+        self, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
+    ) -> None:
+        self.execute("SAVEPOINT before")
+        self._upsert("pg_temp.turnback_rehearsal", names, key, [columns])
+        self.execute("ROLLBACK TO SAVEPOINT before")
+
+    def _upsert(
+        self,
+        table: str,
+        names: Sequence[str],
+        key: Sequence[str],
+        batches: Iterable[Sequence[pa.Array]],
+    ) -> None:
         listed, keys = _listed(names), _listed(key)
         rest = [_quoted(name) for name in names if name not in key]
         updates = ", ".join(f"{name} = excluded.{name}" for name in rest)
         self.execute(
             f"CREATE TEMPORARY TABLE turnback_rows ON COMMIT DROP AS "
-            f"SELECT {listed} FROM {self._table} WITH NO DATA"
+            f"SELECT {listed} FROM {table} WITH NO DATA"
         )
         self.execute("ALTER TABLE turnback_rows ADD COLUMN turnback_order bigserial")
         for columns in batches:
             self._copy("turnback_rows", names, columns)
         self.execute(
-            f"INSERT INTO {self._table} ({listed}) SELECT DISTINCT ON ({keys}) {listed} "
+            f"INSERT INTO {table} ({listed}) SELECT DISTINCT ON ({keys}) {listed} "
             f"FROM turnback_rows ORDER BY {keys}, turnback_order DESC "
             f"ON CONFLICT ({keys}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
         )
@@ -308,18 +391,36 @@ class PostgresDatabase(Database):
             raise SinkError(self._told(error)) from None
 
     def _told(self, error: Any) -> str:
-        parts = [error.diag.message_primary or str(error).strip()]
-        parts += [part for part in (error.diag.message_detail, error.diag.message_hint) if part]
-        return f"{self.where}: {'. '.join(parts)}"
+        diag = error.diag
+        told = diag.message_primary or str(error).strip()
+        if (diag.sqlstate or "")[:2] not in _ABOUT_ROWS:
+            parts = [told, *filter(None, (diag.message_detail, diag.message_hint))]
+            return f"{self.where}: {'. '.join(parts)}"
+        # What a row holds is nothing for a log: the detail has the whole row or its key, and the
+        # message quotes values unless it is about a constraint.
+        if not diag.constraint_name and not diag.column_name:
+            told = _QUOTED_VALUE.sub('"..."', told)
+        places = {"column": diag.column_name, "constraint": diag.constraint_name}
+        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in told]
+        if not named and (match := _COPIED_COLUMN.search(diag.context or "")):
+            named = [f"column {match[1]!r}"]
+        at = f" ({', '.join(named)} of {self.target})" if named else f" ({self.target})"
+        return f"{self.where}: {told}{at}"
+
+
+_ABOUT_ROWS = ("22", "23", "44", "P0")
+"""Classes of errors whose texts may hold values of rows."""
+_QUOTED_VALUE = re.compile(r'".*"', re.DOTALL)
+_COPIED_COLUMN = re.compile(r"^COPY .*, column ([^:,]+)", re.MULTILINE)
 
 
 class _UnknownTransactionError(SinkError):
     """There is no such prepared transaction."""
 
 
-def _refused(where: str, reason: str, password: str | None) -> Exception:
-    if password:
-        reason = reason.replace(password, "***")
+def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
+    for secret in filter(None, secrets):
+        reason = reason.replace(secret, "***")
     reason = " ".join(reason.split())
     told = f"{where} cannot be reached: {reason}"
     for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
@@ -336,6 +437,81 @@ def _address(parameters: Mapping[str, str]) -> str:
     port = parameters.get("port") or os.environ.get("PGPORT", "5432")
     database = parameters.get("dbname") or os.environ.get("PGDATABASE", "")
     return f"{host}:{port}/{database}"
+
+
+def _column(
+    name: str,
+    base: str,
+    declared: str,
+    modifier: int,
+    not_null: bool,
+    default: str | None,
+    identity: str,
+    generated: bool,
+    deterministic: bool,
+) -> TableColumn:
+    limits = Limits(nullable=not not_null, nul=False)
+    if base == "varchar" and modifier > 0:
+        limits = replace(limits, most_characters=modifier - 4)
+    elif base == "bpchar" and modifier > 0:
+        limits = replace(limits, exact_characters=modifier - 4)
+    elif base == "bpchar":
+        limits = replace(limits, trailing_blanks=False)
+    folds = None
+    if base == "citext":
+        folds = "its type is citext, which does not tell upper from lower case; use text"
+    elif not deterministic:
+        folds = 'its collation is not deterministic; use COLLATE "C"'
+    numbered = bool(identity) or any(
+        (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
+    )
+    return TableColumn(
+        name=name,
+        type=base,
+        declared=declared,
+        required=not_null and default is None and not identity and not generated,
+        limits=limits,
+        generated=generated or identity == "a",
+        unique_by_itself=numbered or (default is None and not not_null),
+        folds=folds,
+        ignores_trailing_blanks=base == "bpchar",
+    )
+
+
+def _unique_index(
+    name: str, columns: list[str | None], valid: bool, immediate: bool, whole: bool
+) -> UniqueIndex:
+    problem = None
+    if not immediate:
+        problem = "its constraint is DEFERRABLE, and ON CONFLICT takes only those that are not"
+    elif not valid:
+        problem = "it is not valid; REINDEX it"
+    elif not whole:
+        problem = "it is for some of the rows only"
+    return UniqueIndex(name, tuple(columns), problem)
+
+
+def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
+    """Why a numeric column does not hold numbers of so many digits, `scale` of them decimals."""
+    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
+    if match is None:
+        return None
+    most, decimals = int(match[1]), int(match[2])
+    if decimals < scale:
+        return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
+    if most - decimals < digits - scale:
+        return f"it has {most - decimals} digits before the point, of {digits - scale}"
+    return None
+
+
+def _objection_to_text(column: TableColumn) -> str | None:
+    if column.type in _NOT_TEXT:
+        return ""
+    if column.type in _CHANGES_TEXT:
+        return "it would cut or change the text; use text or varchar"
+    if column.type.startswith("_") and column.type not in _ARRAYS:
+        return "it would change the elements of the array"
+    return None
 
 
 def _quoted(name: str) -> str:

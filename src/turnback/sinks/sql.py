@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -20,12 +20,15 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.sql_database import (
     Database,
+    TableColumn,
+    UniqueIndex,
     WrittenField,
     create_helpers,
     name_sink_in_database,
     remove_old_markers,
 )
 from turnback.sinks.sql_owner import TableOwner
+from turnback.sinks.sql_progress import SinkProgress
 from turnback.sinks.sql_rows import DriverConnection, PreparedRows, PublishedRows
 from turnback.types.columns import stream_columns
 from turnback.types.typeinfo import TypeInfo
@@ -43,8 +46,10 @@ class SqlSink(Sink):
     kind: ClassVar[str]
     needs_checkpoints = True
     parameters: dict[str, Any]
-    """How to connect, without the password."""
+    """How to connect, without anything secret."""
     password_from: str | None
+    _secrets: dict[str, Any]
+    """Secret parameters other than the password, by name; they are told nowhere either."""
 
     def __init__(
         self,
@@ -69,12 +74,18 @@ class SqlSink(Sink):
         with DriverConnection(self) as database:
             self._check(database, ctx)
             TableOwner(database, ctx).check_claim()
+            SinkProgress(database, ctx).check_start(prepares=self.mode == EXACTLY_ONCE)
 
     def claim(self, ctx: CommitterContext) -> None:
         with DriverConnection(self) as database:
             self._check(database, ctx)
             create_helpers(database)
             TableOwner(database, ctx).claim()
+            progress = SinkProgress(database, ctx)
+            prepares = self.mode == EXACTLY_ONCE
+            progress.check_start(prepares=prepares)
+            if ctx.take_over:
+                progress.take_over(prepares=prepares)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         with DriverConnection(self) as database:
@@ -127,25 +138,32 @@ class SqlSink(Sink):
             for field in fields
             if field.column not in found
         ]
+        for field in fields:
+            column = found.get(field.column)
+            if column is None:
+                continue
+            if column.generated:
+                problems.append(f"generates {column.name!r} itself, so that it cannot be written")
+            elif (reason := database.objection(field.type, column)) is not None:
+                told = f"has {column.name!r} as {column.declared}, which does not take {field.type}"
+                problems.append(f"{told}: {reason}" if reason else told)
         problems += [
-            f"has {field.column!r} as {found[field.column].type}, which does not take {field.type}"
-            for field in fields
-            if field.column in found and not database.accepts(field.type, found[field.column])
-        ]
-        problems += [
-            f"requires {column.name!r} ({column.type}), which the stream does not have"
+            f"requires {column.name!r} ({column.declared}), which the stream does not have"
             for column in found.values()
             if column.required and column.name not in written
         ]
         if missing := [name for name in self.key if name not in written]:
             problems.append(f"is to have the key {', '.join(missing)}, which is not written")
-        elif self.key and frozenset(self.key) not in database.unique_keys():
-            problems.append(f"has no primary key or unique constraint on ({', '.join(self.key)})")
+        elif self.key:
+            problems += _key_problems(self.key, written, found, database.unique_indexes())
         if problems:
             raise ConfigurationError(
                 f"{where} {'; it '.join(problems)}. It has: "
-                + ", ".join(f"{c.name} {c.type}" for c in found.values())
+                + ", ".join(f"{c.name} {c.declared}" for c in found.values())
             )
+        if self.mode == UPSERT:
+            database.begin_rehearsal()  # as each task will
+            database.roll_back()
 
     def _rows(self) -> PreparedRows | PublishedRows:
         return PreparedRows(self) if self.mode == EXACTLY_ONCE else PublishedRows(self)
@@ -155,6 +173,8 @@ class SqlSink(Sink):
         described["parameters"] = msgspec.json.encode(self.parameters).decode()
         if self.password_from:
             described["password_from"] = self.password_from
+        if self._secrets:
+            described["secrets"] = msgspec.json.encode(sorted(self._secrets)).decode()
         if self.columns:
             described["columns"] = msgspec.json.encode(self.columns).decode()
         if self.key:
@@ -162,8 +182,13 @@ class SqlSink(Sink):
         return described
 
     @classmethod
-    def from_description(cls, description: Mapping[str, str]) -> Self:
-        """The sink that `describe` described; its password comes from the environment."""
+    def from_description(cls, description: Mapping[str, str]) -> Self | None:
+        """The sink that `describe` described; its password comes from the environment.
+
+        None if it needs other secrets, which are stored nowhere.
+        """
+        if "secrets" in description:
+            return None
         if "table" not in description:
             raise ConfigurationError("the description of a table's sink has no table")
         arguments: dict[str, Any] = {
@@ -180,7 +205,7 @@ class SqlSink(Sink):
 
 
 class SqlCommitter:
-    """Commits only as long as the table is this job's."""
+    """Commits only as long as the table is this job's, and this attempt the newest."""
 
     def __init__(
         self,
@@ -189,7 +214,6 @@ class SqlCommitter:
         ctx: CommitterContext,
     ) -> None:
         self._ctx = ctx
-        self._name = name_sink_in_database(ctx.job_id, ctx.uid)
         self._inner, self._committer = inner, inner.committer(ctx)
         self._driver = DriverConnection(sink)
         self._commits = 0
@@ -197,28 +221,90 @@ class SqlCommitter:
     def commit(self, transactions: Sequence[bytes]) -> None:
         if not transactions:
             return
-        self._driver.run(lambda database: TableOwner(database, self._ctx).check())
-        self._committer.commit(transactions)
-        if self._commits % _PRUNE_EVERY == 0:
-            self._driver.run(lambda database: remove_old_markers(database, self._name))
+        if isinstance(self._inner, PreparedRows):
+            self._commit_prepared(self._inner, transactions)
+        else:
+            self._committer.commit(transactions)
         self._commits += 1
+
+    def _commit_prepared(self, rows: PreparedRows, transactions: Sequence[bytes]) -> None:
+        if not self._commits:
+            self._driver.run(lambda database: SinkProgress(database, self._ctx).begin_attempt())
+        self._driver.run(lambda database: self._commit_as_owner(database, transactions))
+        rows.roll_back_losers(self._ctx)
+        if self._commits % _PRUNE_EVERY == 0:
+            ctx = self._ctx
+            name = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
+            self._driver.run(lambda database: remove_old_markers(database, name))
+
+    def _commit_as_owner(self, database: Database, transactions: Sequence[bytes]) -> None:
+        """Commit prepared transactions, by another connection, while nobody can take over."""
+        database.begin()
+        TableOwner(database, self._ctx).check(hold=True)
+        self._committer.commit(transactions)
+        database.commit()
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         self._committer.abort(transactions)
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        if pending:
-            self._driver.run(lambda database: TableOwner(database, self._ctx).check())
-        self._committer.recover(pending)
+        self.commit(pending)
+        self._committer.recover(())
 
     def close(self) -> None:
         self._driver.close()
         self._inner.close()
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        discard = getattr(self._committer, "discard_others", None)
-        if discard is not None:
-            discard(known)
+        self._committer.discard_others(known)
+
+
+def _key_problems(
+    key: Sequence[str],
+    written: Collection[str],
+    found: Mapping[str, TableColumn],
+    indexes: Sequence[UniqueIndex],
+) -> list[str]:
+    """Why rows cannot be told apart by a key, and by nothing else."""
+    listed = ", ".join(key)
+    of_key = [index for index in indexes if set(index.columns) == set(key)]
+    problems = [
+        f"has the unique index {index.name!r} on ({listed}), which cannot be used: {index.problem}"
+        for index in of_key
+        if index.problem is not None
+    ]
+    if not of_key:
+        problems.append(f"has no primary key or unique constraint on ({listed})")
+    for name in key:
+        if found[name].folds is not None:
+            problems.append(
+                f"takes different values of the key column {name!r} for equal: {found[name].folds}"
+            )
+    for index in indexes:
+        if index in of_key or _never_in_the_way(index, key, written, found):
+            continue
+        columns = ", ".join(name or "an expression" for name in index.columns)
+        problems.append(
+            f"has another unique index, {index.name!r} on ({columns}), by which rows of different "
+            "keys can be equal: one would replace the other, or could never be written. Drop it, "
+            "or make it an index that is not unique"
+        )
+    return problems
+
+
+def _never_in_the_way(
+    index: UniqueIndex,
+    key: Sequence[str],
+    written: Collection[str],
+    found: Mapping[str, TableColumn],
+) -> bool:
+    """Whether two rows that an index takes for equal always have the same key, or never exist."""
+    if index.problem is None and None not in index.columns and set(index.columns) >= set(key):
+        return True
+    return any(
+        name is not None and name not in written and found[name].unique_by_itself
+        for name in index.columns
+    )
 
 
 def positive(sink: str, name: str, seconds: Any) -> float:

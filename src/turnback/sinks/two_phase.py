@@ -71,9 +71,10 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         """Start a transaction nobody else has.
 
         Called in the task, once per attempt of the task and epoch, at the first element. Make its
-        name unique with the context's attempt, epoch, partition and task attempt id. If what is
-        prepared holds locks, roll back other task attempts of the same attempt, epoch and
-        partition here: Spark runs a task again at once when its executor has died.
+        name unique with the context's directory id, job id, uid, attempt, epoch, partition and task
+        attempt id. Never roll back what another attempt of the same task has prepared, even if it
+        holds locks: it may be the one that counts, which only the driver knows. Wait for the lock,
+        and fail if it takes too long; the driver rolls back what nobody needs.
         """
 
     @abstractmethod

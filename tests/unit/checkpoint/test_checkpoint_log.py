@@ -304,3 +304,14 @@ def test_only_a_manifest_of_this_very_attempt_is_our_own(storage, log, attempt: 
         log.append(manifest())
     with pytest.raises(FencedError):
         log.check_fence()
+
+
+def test_which_driver_had_an_attempt_is_known_beside_a_damaged_checkpoint(log, storage):
+    log.append(manifest())
+    nonce = log.own_fence.nonce
+    storage.put(slot_path(2), b"damaged")
+    assert log.nonce_of(1) == nonce
+    with pytest.raises(CorruptFileError):  # it may be the fence of that attempt
+        log.nonce_of(2)
+    log.storage.delete(slot_path(2))
+    assert log.nonce_of(2) is None

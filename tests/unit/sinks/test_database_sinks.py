@@ -6,16 +6,25 @@ import ssl
 import subprocess
 import sys
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from turnback import MySqlSink, PostgresSink, RedisSink
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.sinks.base import directory_digest
 from turnback.sinks.mysql import _connection_class
 from turnback.sinks.postgres import _copied
 from turnback.sinks.registry import sink_from_description
-from turnback.sinks.sql_database import TransactionId, name_job_in_database, name_sink_in_database
+from turnback.sinks.sql_database import (
+    TransactionId,
+    mark_of,
+    name_job_in_database,
+    name_sink_in_database,
+    name_without_directory,
+)
 from turnback.sinks.sql_text import chunks, joined_rows, plain_text
+from turnback.sinks.sql_values import Limits, check_values
 
 DSN = "host=db port=5433 dbname=shop user=me"
 SECRET = "hunter2-%s'"
@@ -156,6 +165,20 @@ def test_secrets_in_the_query_of_a_redis_url_are_given_to_the_client_only():
     assert "hunter" not in f"{sink!r} {sink} {sink.describe()}"
 
 
+@pytest.mark.parametrize(
+    "sink",
+    [
+        postgres(dsn=f"{DSN} sslkey=/key", sslpassword=SECRET),
+        mysql(ssl={"key": "/key", "cert": "/cert", "password": SECRET}),
+    ],
+    ids=["postgres", "mysql"],
+)
+def test_the_password_of_a_key_is_told_nowhere(sink):
+    assert SECRET in pickle.loads(pickle.dumps(sink))._secrets.values()
+    assert "hunter2" not in f"{sink!r} {sink} {sink.describe()}"
+    assert sink_from_description(sink.describe()) is None, "only the program has it"
+
+
 def test_a_password_from_the_environment(monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "usual")
     monkeypatch.setenv("SHOP", SECRET)
@@ -182,16 +205,31 @@ def test_sinks_are_made_anew(sink):
 
 
 def test_names_of_transactions_fit_xa_and_are_read_back():
-    short = name_sink_in_database("5f0c", "out-1")
-    assert short == "turnback:5f0c:out-1"
+    directory = directory_digest("file:///jobs/likes")
+    short = name_sink_in_database(directory, "5f0c", "out-1")
+    assert short == f"turnback:{directory}:5f0c:out-1"
     for job_id, uid in (("5f0c", "out"), ("j" * 99, "ü"), ("a:b", "c d" * 50), ("", "")):
-        sink = name_sink_in_database(job_id, uid)
-        assert sink.startswith(name_job_in_database(job_id))
-        txn = TransactionId(sink, 2**23 - 1, 2**40 - 1, 99_999, 2**40)
+        sink = name_sink_in_database(directory, job_id, uid)
+        assert sink.startswith(name_job_in_database(directory, job_id))
+        driver = mark_of("0123456789abcdef" * 2)
+        txn = TransactionId(sink, 2**23 - 1, 2**40 - 1, 99_999, 2**40, driver)
         assert len(sink) <= 64
         assert len(txn.branch) <= 64
         assert TransactionId.parse(sink, txn.branch) == txn
-    assert name_sink_in_database("a", "b c") != name_sink_in_database("a", "b  c")
+        assert txn.directory == directory
+    other = name_sink_in_database(directory, "a", "b  c")
+    assert name_sink_in_database(directory, "a", "b c") != other
+
+
+def test_names_without_a_directory_are_those_of_older_versions():
+    sink = name_sink_in_database("", "5f0c", "out-1")
+    assert sink == name_without_directory("5f0c", "out-1") == "turnback:5f0c:out-1"
+    txn = TransactionId.parse(sink, "1.2.3.4")
+    assert txn == TransactionId(sink, 1, 2, 3, 4)
+    assert (txn.directory, txn.driver, txn.marker) == ("", "", sink)
+    # As a manifest of that time holds it.
+    stored = {"sink": sink, "attempt": 1, "epoch": 2, "partition": 3, "task": 4}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(stored), type=TransactionId) == txn
 
 
 @pytest.mark.parametrize(
@@ -219,3 +257,43 @@ def test_copy_text():
         "\\\\N\t\\N\t3",
     ]
     assert plain_text(pa.array([True, None])).to_pylist() == ["true", None]
+
+
+@pytest.mark.parametrize(
+    ("values", "limits", "told"),
+    [
+        (pa.array(["a", None]), Limits(nullable=False), "takes no null"),
+        (pa.array(["ää", "äää"]), Limits(most_characters=2), "'äää': 2 characters are the most"),
+        (pa.array(["ab", "a"]), Limits(exact_characters=2), "'a': it would be padded to 2"),
+        (pa.array(["a", "ää"]), Limits(most_bytes=3), "3 bytes are the most"),
+        (pa.array([b"ab", b"a"]), Limits(exact_bytes=2), "padded to 2 bytes"),
+        (pa.array(["a", "b "]), Limits(trailing_blanks=False), "'b ': blanks at its end"),
+        (pa.array(["a", "b\0"]), Limits(nul=False), "the character 0"),
+        (pa.array([1.0, float("inf")]), Limits(only_finite=True), "inf: the database has no NaN"),
+        (pa.array([0.0, -0.0]), Limits(negative_zero=False), "-0.0: the database would store 0.0"),
+        (pa.array(["a", "A"]), Limits(members=("a",)), "'A': it is not one of"),
+        (pa.array(["x" * 99]), Limits(most_characters=9), r"'x{39}\.\.\.: 9 characters"),
+        (pa.array([["a", "b"]]), Limits(most_characters=8), "9 characters|8 characters"),
+    ],
+)
+def test_values_that_a_column_does_not_take(values, limits, told):
+    check_values(values, Limits(), "column 'x'")
+    with pytest.raises(SinkError, match=f"column 'x' .*{told}"):
+        check_values(values, limits, "column 'x'")
+
+
+def test_nulls_fit_whatever_else_a_column_asks_for():
+    limits = Limits(
+        most_characters=1,
+        exact_characters=1,
+        most_bytes=1,
+        exact_bytes=1,
+        trailing_blanks=False,
+        nul=False,
+        only_finite=True,
+        negative_zero=False,
+        members=("a",),
+    )
+    for kind in (pa.string(), pa.binary(), pa.float64(), pa.float32(), pa.int64()):
+        check_values(pa.array([None, None], kind), limits, "column 'x'")
+        check_values(pa.array([], kind), limits, "column 'x'")
