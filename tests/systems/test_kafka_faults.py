@@ -54,6 +54,32 @@ def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
     assert values(kafka, topic) == [1]
 
 
+def test_a_broker_that_dies_within_a_transaction_holds_nobody_up_for_ever(
+    kafka, topic, directory, monkeypatch
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    committer = job.start()
+    committer.commit(job.stage(1, [("a", 1)]))
+    handles = job.stage(2, [("a", 2)])
+    real = kafka_client.send_all
+
+    def send_all(producer, records, on_delivery):
+        real(producer, records, on_delivery)
+        kafka.crash()
+
+    monkeypatch.setattr(kafka_client, "START_S", 1.0)
+    monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(kafka_client, "send_all", send_all)
+    try:
+        with pytest.raises(SinkError, match=kafka.servers):
+            committer.commit(handles)
+    finally:
+        kafka.start()
+    monkeypatch.undo()
+    committer.commit(handles)
+    assert values(kafka, topic) == [1, 2]
+
+
 def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     kafka, topic, directory, monkeypatch, caplog
 ):

@@ -7,8 +7,11 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
@@ -203,6 +206,7 @@ class TransactionalProducer(KafkaClient):
             confluent_kafka().Producer, {**producer_defaults(), **self.settings(own)}
         )
         self._problem: Any = None
+        self._sending: Thread | None = None
         with self.failures("begin transactions"):
             patiently(lambda: self._producer.init_transactions(START_S))
 
@@ -225,17 +229,45 @@ class TransactionalProducer(KafkaClient):
         self._producer.begin_transaction()
         send_all(self._producer, records, self._on_delivery)
         for group in groups:
-            self._producer.send_offsets_to_transaction(
-                list(group.offsets), group.membership, START_S
-            )
+            self._send_offsets(group)
         try:
             self._producer.commit_transaction(_COMMIT_S)
         except confluent_kafka().KafkaException as error:
             # "A record could not be delivered" does not say why; the record's own report does.
             raise confluent_kafka().KafkaException(self._problem or error.args[0]) from error
 
+    def _send_offsets(self, group: GroupOffsets) -> None:
+        """Commit the offsets of a group with the transaction.
+
+        librdkafka does not keep to the time limit of this call while the broker that coordinates
+        the group is away (its issue 5456), and then waits for ever, also when the broker is back.
+        So it is called in a thread, which is left alone if it does not return in time: the next
+        producer with this id fences this one.
+        """
+        answer: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                offsets = list(group.offsets)
+                self._producer.send_offsets_to_transaction(offsets, group.membership, START_S)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        self._sending = Thread(target=send, name="turnback-kafka-offsets", daemon=True)
+        self._sending.start()
+        try:
+            answer.result(2 * START_S)
+        except FutureTimeoutError:
+            kinds = confluent_kafka().KafkaError
+            silent = kinds(kinds._TIMED_OUT, "the coordinator of a consumer group does not answer")
+            raise confluent_kafka().KafkaException(silent) from None
+
     def close(self) -> None:
         """Give it up; what cannot be aborted now is by the next one, or after the timeout."""
+        if self._sending is not None and self._sending.is_alive():
+            return  # closing it would wait for that call
         # Of a producer that was fenced, its close may fail without saying why: a SystemError.
         ended = suppress(confluent_kafka().KafkaException, SystemError)
         with warnings.catch_warnings(), ended:
