@@ -26,17 +26,20 @@ def main() -> int:
         return 0
     started = time.monotonic()
     failed = []
+    played = 0
     for seed in range(options.first, options.first + options.seeds):
+        played += 1
         try:
             play(seed, options.plant)
         except Exception as error:  # noqa: BLE001 - reported
             failed.append(seed)
             traceback.print_exception(error)
-            print(f"seed {seed} failed; again: python -m simulation --seed {seed}", flush=True)
+            plant = f"--plant {options.plant} " if options.plant else ""
+            print(f"seed {seed} failed; again: python -m simulation {plant}--seed {seed}")
             if not options.keep_going:
                 break
     seconds = time.monotonic() - started
-    print(f"{options.seeds} seeds in {seconds:.1f} s, failed: {failed or 'none'}")
+    print(f"{played} seeds in {seconds:.1f} s, failed: {failed or 'none'}")
     return 1 if failed else 0
 
 

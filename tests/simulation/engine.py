@@ -37,7 +37,7 @@ SOURCE, COUNT = "in", "count"
 _SCHEMA = StateSchema(
     uid=COUNT, name="n", kind="value", key=KeySchema(("string",), columns=True), value="long"
 )
-_EPOCH_S = 0.05
+_EPOCH_S = 0.03
 
 
 @dataclass
@@ -141,7 +141,9 @@ class SimEpoch:
             ]
             barriers.append(self._run_task(order, partition, mine))
         if not engine.world.healthy and engine.world.rng.random() < 0.01:
-            engine.world.tell(f"{engine.process.name}: Spark has lost output of epoch {order.epoch}")
+            engine.world.tell(
+                f"{engine.process.name}: Spark has lost output of epoch {order.epoch}"
+            )
             raise EpochConflictError("output of tasks that others had read was lost")
         return barriers
 

@@ -64,7 +64,7 @@ def _commits_count_as_done_when_they_fail() -> Any:
     def careless(self: Any, epoch: int, number: int, *, flush: bool = True) -> None:
         try:
             self.commit_up_to(epoch, flush=flush)
-        except Exception:  # noqa: BLE001 - the defect
+        except Exception:
             self._log.record_commit(number)
             raise
         self._log.record_commit(number)

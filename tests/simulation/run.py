@@ -15,11 +15,17 @@ from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import SimStorage, World
 from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
+from turnback.job.directory import JobDirectory
+from turnback.sinks.base import directory_digest
+from turnback.snapshot.find import resume_point
 from turnback.spark import runner as spark_runner
 from turnback.state import files as state_files
 from turnback.storage import open as storage_open
 
+_MOST_STEPS = 1500
+_MOST_DRIVERS = 10
 _KEYS = ("a", "b", "c", "d")
 _GROUPS: dict[str, int] = {}
 
@@ -46,15 +52,18 @@ class Run:
         self.world = World(self.seed)
         rng = self.world.rng
         keys = _KEYS[: rng.randint(1, 4)]
-        records = [(rng.choice(keys), place) for place in range(rng.randint(4, 24))]
+        records = [(rng.choice(keys), place) for place in range(rng.randint(4, 32))]
         if not _GROUPS:
             _GROUPS.update(groups_of(list(_KEYS)))
         self.input = Input(records, dict(_GROUPS))
         self.root = f"simulation-{self.seed}"
+        """Where the job is that goes on; a copy of it has another."""
+        self.backup: tuple[dict[str, bytes], int] | None = None
+        self.take_over = False
         sinks = tuple(kind for kind in KINDS if rng.random() < 0.5) or ("two-phase",)
         self.program = Program(sinks, rng.randint(1, 3))
         self.settings = CheckpointSettings(
-            interval_ms=rng.choice((100, 200, 1000)),
+            interval_ms=rng.choice((20, 50, 200)),
             timeout_ms=rng.choice((1000, 600_000)),
             num_retained=rng.choice((1, 2, 3, 3)),
             tolerable_failures=rng.choice((0, 2)),
@@ -80,47 +89,122 @@ class Run:
                 self._check()
             finally:
                 state_files._opened.cache_clear()
-                storage_open._ROOTS.pop(self.root, None)
+                for root in (f"simulation-{self.seed}", f"simulation-{self.seed}-copy"):
+                    storage_open._ROOTS.pop(root, None)
 
     # -- the operator
 
     def _live_through_faults(self) -> None:
         world = self.world
         rng = world.rng
-        limit = rng.choice((500, 1500, 3000))
-        while world.steps < limit and world.faults.left:
+        most_drivers = rng.randint(2, 7)
+        restlessness = rng.choice((0.0, 0.005, 0.02))
+        while world.steps < _MOST_STEPS:
             running = [d for d in self.drivers if world.is_running(d.process)]
             awake = [d for d in running if d.process.asleep_until <= world.steps]
-            if not awake or rng.random() < 0.0005:
+            if not awake:
+                if len(self.drivers) >= most_drivers:
+                    return
+                self._change_place()
                 self._start()
-            elif rng.random() < 0.001:
-                world.clock.jump(rng.choice((-3_600_000, 86_400_000)))
-                world.tell("the wall clock jumps")
+            elif rng.random() < restlessness:
+                self._intervene(rng.choice(awake))
             world.step()
-            if any(driver.outcome == "finished" for driver in self.drivers):
-                break
+
+    def _intervene(self, driver: Driver) -> None:
+        """Do something to a driver that runs, or beside it."""
+        world = self.world
+        what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
+        if what == "kill":
+            world.tell(f"== {driver.process.name} is killed")
+            world.kill(driver.process)
+        elif what == "pause":
+            world.tell(f"== {driver.process.name} is paused")
+            world.pause(driver.process, world.rng.choice((50, 200, 1000)))
+        elif what == "second":
+            if len(self.drivers) < _MOST_DRIVERS:
+                self._start()
+        elif what == "backup":
+            world.tell("== the job directory is backed up")
+            self.backup = (dict(storage_open._ROOTS[self.root]), self._here())
+        else:
+            world.tell("== the wall clock jumps")
+            world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
 
     def _start(self) -> Driver:
         world = self.world
-        if self.drivers and world.rng.random() < 0.3:
+        if self.drivers and world.rng.random() < 0.2:
             self.program = Program(self.program.sinks, world.rng.randint(1, 3))
         process = world.process(f"driver {len(self.drivers) + 1}")
-        spec = job_spec(f"memory://{self.root}", self.settings, start_from=self._older())
+        spec = job_spec(
+            f"memory://{self.root}",
+            self.settings,
+            start_from=self._older(),
+            take_over_sinks=self.take_over,
+        )
         driver = Driver(world, process, self.program, spec, self.input)
         self.drivers.append(driver)
         driver.start()
         return driver
 
+    def _change_place(self) -> None:
+        """Now and then restore the job directory, or go on with a copy; no driver is awake."""
+        rng = self.world.rng
+        if self.backup is not None and rng.random() < 0.5:
+            self._restore(*self.backup)
+        elif len(self.program.sinks) == 1 and self.drivers and rng.random() < 0.1:
+            self._copy()
+
+    def _restore(self, files: dict[str, bytes], offset: int) -> None:
+        """Put a backup back; no driver may run meanwhile, but stray tasks may."""
+        world = self.world
+        world.tell("== the job directory is restored from the backup")
+        for driver in self.drivers:
+            world.kill(driver.process)
+        world.forget_late_calls()
+        here = storage_open._ROOTS[self.root]
+        here.clear()
+        here.update(files)
+        self.backup = None
+        self.turns.append(offset)
+        self.take_over = True
+
+    def _copy(self) -> None:
+        """Go on with a copy of the job directory, which takes the target over."""
+        log = CheckpointLog(self._job_storage().inner)
+        newest = log.latest()
+        if self.root.endswith("-copy") or newest is None or log.uncommitted(newest):
+            return
+        self.world.tell("== the job directory is copied, and the copy goes on")
+        files = dict(storage_open._ROOTS[self.root])
+        self.root = f"{self.root}-copy"
+        storage_open._ROOTS[self.root] = files
+        self.backup = None
+        self.turns.append(0)
+        self.take_over = True
+
+    def _here(self) -> int:
+        """The offset of the input from which the job would go on."""
+        storage = self._job_storage().inner
+        point = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
+        return _offset(point.manifest) if point and point.manifest else 0
+
     def _older(self) -> int | None:
         """Now and then, an older checkpoint to turn the job back to."""
         rng = self.world.rng
-        if self.world.healthy or rng.random() > 0.4:
+        if self.world.healthy or rng.random() > 0.5:
             return None
-        manifests = CheckpointLog(self._job_storage().inner).scan().manifests
-        if len(manifests) < 2:
+        log = CheckpointLog(self._job_storage().inner)
+        manifests = log.scan().manifests[:-1]
+        if "idempotent" in self.program.sinks:
+            # A target of values cannot be turned forward: nothing writes the newer ones again.
+            if any(self.world.is_running(driver.process) for driver in self.drivers):
+                return None
+            manifests = tuple(m for m in manifests if _offset(m) <= self._here())
+        if not manifests:
             return None
-        chosen = rng.choice(manifests[:-1])
-        self.turns.append(int(chosen.sources[SOURCE].offset or 0))
+        chosen = rng.choice(manifests)
+        self.turns.append(_offset(chosen))
         return chosen.number
 
     def _job_storage(self) -> SimStorage:
@@ -178,8 +262,15 @@ class Run:
             order = [row[1] for row in place.rows if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
-        if place.prepared:
-            raise WrongOutcomeError(f"{kind}: left prepared: {sorted(place.prepared)}")
+        # What a job that has lost its target left there is its own to settle.
+        mine = directory_digest(f"memory://{self.root}/job")
+        left = sorted(txn for txn in place.prepared if txn.startswith(mine))
+        if left:
+            raise WrongOutcomeError(f"{kind}: left prepared: {left}")
+
+
+def _offset(manifest: Manifest) -> int:
+    return int(manifest.sources[SOURCE].offset or 0)
 
 
 def play(seed: int, plant: str | None = None) -> Run:

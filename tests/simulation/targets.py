@@ -37,6 +37,7 @@ class Target:
         committed: The transactions whose rows are visible.
         versions: What it remembers for each job: a version, and the driver that wrote it.
         values: The newest value of each key, with the job and version that wrote it.
+        drivers: The newest attempt of each job that has claimed it, and its driver.
         owner: The job directory it belongs to.
     """
 
@@ -45,6 +46,7 @@ class Target:
     committed: set[str] = field(default_factory=set)
     versions: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     values: dict[str, tuple[str, int, Row]] = field(default_factory=dict)
+    drivers: dict[str, tuple[int, str]] = field(default_factory=dict)
     owner: str | None = None
 
     def require_owner(self, directory: str | None) -> None:
@@ -87,17 +89,35 @@ class _Owned:
     def claim(self, ctx: CommitterContext) -> None:
         def claim() -> None:
             self._check(ctx)
-            target(self.name).owner = ctx.job_directory
+            place = target(self.name)
+            if ctx.take_over:
+                self._forget(place, ctx)
+            place.owner = ctx.job_directory
+            if ctx.attempt:
+                place.drivers[identity(ctx)] = (ctx.attempt, ctx.nonce)
 
         ask(f"{self.name}: claim", claim)
 
     def _check(self, ctx: CommitterContext) -> None:
-        owner = target(self.name).owner
-        if owner in (None, ctx.job_directory):
+        place = target(self.name)
+        if place.owner not in (None, ctx.job_directory):
+            assert place.owner is not None and ctx.other_jobs is not None
+            if not ctx.take_over or ctx.other_jobs.promised_by(place.owner):
+                raise ConfigurationError(f"{self.name} belongs to the job in {place.owner}")
+        # A restored job directory counts the attempts again that the target remembers.
+        require_known_attempt(ctx, *place.drivers.get(identity(ctx), (0, "")), self.name)
+
+    def _forget(self, place: Target, ctx: CommitterContext) -> None:
+        """Go on with what is there; versions that drivers of a lost line wrote say nothing."""
+        attempt, driver = place.drivers.get(identity(ctx), (0, ""))
+        assert ctx.attempts is not None
+        if ctx.attempts.nonce_of(attempt) == driver:
             return
-        assert owner is not None and ctx.other_jobs is not None
-        if not ctx.take_over or ctx.other_jobs.promised_by(owner):
-            raise ConfigurationError(f"{self.name} belongs to the job in {owner}")
+        place.drivers.pop(identity(ctx), None)
+        place.versions.pop(identity(ctx), None)
+        for key, (job, _, row) in place.values.items():
+            if job == identity(ctx):
+                place.values[key] = ("", 0, row)
 
 
 class TwoPhaseModel(_Owned, TwoPhaseCommitSink[str]):
@@ -206,7 +226,10 @@ class IdempotentModel(_Owned, IdempotentSink):
         ask(f"{self.name}: set {rows}", lambda: self._set(rows, ctx))
 
     def _set(self, rows: list[Row], ctx: WriterContext) -> None:
-        values = target(self.name).values
+        place = target(self.name)
+        if place.drivers.get(identity(ctx), (0, ""))[1] != ctx.nonce:
+            return  # a stray task of a driver that was replaced
+        values = place.values
         for row in rows:
             job, version, _ = values.get(row[0], ("", 0, ()))
             if job != identity(ctx) or version <= ctx.version:

@@ -11,29 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from simulation.world import Process, World
+from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.spark import attempt, merger
 from turnback.storage import open as storage_open
 
-if False:  # pragma: no cover
-    from simulation.world import Actor
-
-
-class SimThreads:
-    """Threads of the process whose actor asks for one."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def process(self) -> Process:
-        here = self.world.here()
-        assert here is not None
-        return here.process
-
 
 class SimThread:
+    """A thread of the process whose actor starts it."""
+
     def __init__(self, world: World, target: Callable[[], None], name: str, daemon: bool) -> None:
         self._world, self._target, self._name = world, target, name
         self._actor: Any = None
@@ -138,7 +125,6 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
         RLock=threading.RLock,
         Thread=lambda target, name, daemon: SimThread(world, target, name, daemon),
     )
-    identifiers = SimpleNamespace
     with ExitStack() as patches:
         for owner, name, value in (
             (coordinator, "threading", threads),
@@ -149,9 +135,7 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
             (storage_open, "MemoryStorage", storage),
         ):
             patches.enter_context(mock.patch.object(owner, name, value))
-        patches.enter_context(
-            mock.patch("uuid.uuid4", lambda: identifiers(hex=world.new_id(), __str__=None))
-        )
+        patches.enter_context(mock.patch("uuid.uuid4", lambda: SimpleNamespace(hex=world.new_id())))
         patches.enter_context(
             mock.patch("secrets.token_hex", lambda size=16: world.new_id()[: 2 * size])
         )

@@ -178,6 +178,10 @@ class World:
     def kill(self, process: Process) -> None:
         process.alive = False
 
+    def forget_late_calls(self) -> None:
+        """What is still on its way never arrives."""
+        self._late.clear()
+
     def tell(self, text: str) -> None:
         self.story.append(text)
 
