@@ -8,6 +8,7 @@ from typing import Any
 
 from local_engine import environment, source
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
+from simulation.files import SimulatedFiles
 from simulation.targets import KINDS
 from simulation.world import Killed, Process, World
 from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
@@ -48,7 +49,8 @@ class Program:
         records = source(env, SOURCE, RECORD)
         counts = records.key_by("key").process(Count(), output_type=RESULT).uid(COUNT)
         for kind in self.sinks:
-            counts.sink_to(KINDS[kind](kind)).uid(kind)
+            sink = SimulatedFiles(kind) if kind == "files" else KINDS[kind](kind)
+            counts.sink_to(sink).uid(kind)
         return env.plan()
 
 
@@ -90,7 +92,7 @@ class Driver:
             raise
         except Exception as error:  # noqa: BLE001 - the end of the process
             self.outcome = error
-        self.world.tell(f"== {self.process.name} ends: {self.outcome!r:.200}")
+        self.world.tell(f"== {self.process.name} ends: {self.outcome!r}")
 
     def _run(self) -> BaseException | str:
         """What `JobRunner.run` does, without a heartbeat, a monitor and requests."""
@@ -105,7 +107,7 @@ class Driver:
             self.process.require_alive()
             if cause is None:
                 return "finished"
-            self.world.tell(f"{self.process.name}: the attempt failed: {cause!r:.300}")
+            self.world.tell(f"{self.process.name}: the attempt failed: {cause!r}")
             if isinstance(cause, (*FINAL, *REPLACED)):
                 return cause
         return "gave up"

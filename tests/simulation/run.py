@@ -6,10 +6,13 @@ import logging
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 from unittest import mock
 
+from simulation import files
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
+from simulation.files import simulated_files
 from simulation.plants import planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
@@ -60,7 +63,7 @@ class Run:
         """Where the job is that goes on; a copy of it has another."""
         self.backup: tuple[dict[str, bytes], int] | None = None
         self.take_over = False
-        sinks = tuple(kind for kind in KINDS if rng.random() < 0.5) or ("two-phase",)
+        sinks = tuple(kind for kind in (*KINDS, "files") if rng.random() < 0.4) or ("two-phase",)
         self.program = Program(sinks, rng.randint(1, 3))
         self.settings = CheckpointSettings(
             interval_ms=rng.choice((20, 50, 200)),
@@ -80,7 +83,11 @@ class Run:
             patches.enter_context(
                 mock.patch.object(spark_runner, "JobContext", context_with(self.world.clock))
             )
+            if "files" in self.program.sinks:
+                patches.enter_context(simulated_files(self.world))
             patches.enter_context(planted(self.plant))
+            # The same in every process, or a seed would not tell the same story.
+            patches.enter_context(mock.patch.object(spark_runner, "getpid", lambda: 1))
             patches.enter_context(mock.patch("importlib.metadata.version", lambda name: "1"))
             state_files._opened.cache_clear()
             try:
@@ -240,24 +247,32 @@ class Run:
                 seen = {key: row[1] for key, (_, _, row) in target(kind).values.items()}
                 if seen != dict(counts):
                     raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
+            elif kind == "files":
+                self._check_rows(kind, files.rows(kind), most)
+                if left := files.staged(kind):
+                    raise WrongOutcomeError(f"{kind}: left staged: {left}")
             else:
-                self._check_rows(kind, most)
+                self._check_rows(kind, target(kind).rows, most)
+                self._check_order(kind)
         log = CheckpointLog(self._job_storage().inner)
-        newest = log.latest()
-        if newest is not None and log.uncommitted(newest):
+        point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
+        if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
         if staged:
             raise WrongOutcomeError(f"left staged: {staged}")
 
-    def _check_rows(self, kind: str, most: dict[tuple[str, int], int]) -> None:
+    def _check_rows(self, kind: str, seen: list[Any], most: dict[tuple[str, int], int]) -> None:
         """Each row is there, and no more often than the job was turned back behind it."""
-        place = target(kind)
-        rows = Counter(place.rows)
+        rows = Counter(seen)
         lost = sorted(row for row in most if not rows[row])
         more = sorted(row for row, times in rows.items() if times > most.get(row, 0))
         if lost or more:
             raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
+
+    def _check_order(self, kind: str) -> None:
+        """The rows of a key are in their order, and nothing is left prepared."""
+        place = target(kind)
         for key in self.input.groups:
             order = [row[1] for row in place.rows if row[0] == key]
             if not self.turns and order != sorted(order):

@@ -84,13 +84,19 @@ class _Owned:
     name: str
 
     def check_claim(self, ctx: CommitterContext) -> None:
-        ask(f"{self.name}: whose is it", lambda: self._check(ctx), writes=False)
+        self._checked(ctx)
 
     def claim(self, ctx: CommitterContext) -> None:
+        seen = self._checked(ctx)
+        assert ctx.attempts is not None
+        attempt, driver = seen[1]
+        is_lost_line = bool(attempt) and ctx.attempts.nonce_of(attempt) != driver
+
         def claim() -> None:
-            self._check(ctx)
             place = target(self.name)
-            if ctx.take_over:
+            if self._state(ctx) != seen:
+                raise SinkError(f"{self.name} was claimed by somebody else meanwhile")
+            if is_lost_line:
                 self._forget(place, ctx)
             place.owner = ctx.job_directory
             if ctx.attempt:
@@ -98,21 +104,23 @@ class _Owned:
 
         ask(f"{self.name}: claim", claim)
 
-    def _check(self, ctx: CommitterContext) -> None:
+    def _state(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
         place = target(self.name)
-        if place.owner not in (None, ctx.job_directory):
-            assert place.owner is not None and ctx.other_jobs is not None
-            if not ctx.take_over or ctx.other_jobs.promised_by(place.owner):
-                raise ConfigurationError(f"{self.name} belongs to the job in {place.owner}")
+        return place.owner, place.drivers.get(identity(ctx), (0, ""))
+
+    def _checked(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
+        """What the target says of its owner, if that allows the job to use it."""
+        owner, newest = ask(f"{self.name}: whose is it", lambda: self._state(ctx), writes=False)
+        if owner not in (None, ctx.job_directory):
+            assert owner is not None and ctx.other_jobs is not None
+            if not ctx.take_over or ctx.other_jobs.promised_by(owner):
+                raise ConfigurationError(f"{self.name} belongs to the job in {owner}")
         # A restored job directory counts the attempts again that the target remembers.
-        require_known_attempt(ctx, *place.drivers.get(identity(ctx), (0, "")), self.name)
+        require_known_attempt(ctx, *newest, self.name)
+        return owner, newest
 
     def _forget(self, place: Target, ctx: CommitterContext) -> None:
         """Go on with what is there; versions that drivers of a lost line wrote say nothing."""
-        attempt, driver = place.drivers.get(identity(ctx), (0, ""))
-        assert ctx.attempts is not None
-        if ctx.attempts.nonce_of(attempt) == driver:
-            return
         place.drivers.pop(identity(ctx), None)
         place.versions.pop(identity(ctx), None)
         for key, (job, _, row) in place.values.items():
@@ -189,11 +197,11 @@ class WriteAheadModel(_Owned, WriteAheadSink):
         self.name = name
 
     def published(self, ctx: CommitterContext) -> int:
-        return ask(f"{self.name}: how far", lambda: self._published(ctx), writes=False)
-
-    def _published(self, ctx: CommitterContext) -> int:
-        version, driver = target(self.name).versions.get(identity(ctx), (0, ""))
-        # Reading the log inside a transaction of the target is what a real sink does as well.
+        version, driver = ask(
+            f"{self.name}: how far",
+            lambda: target(self.name).versions.get(identity(ctx), (0, "")),
+            writes=False,
+        )
         require_known_attempt(ctx, attempt_of(version), driver or "", self.name)
         return version
 

@@ -25,7 +25,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_lost_or_doubled() -> None:
-    played = simulate("--seeds", "300")
+    played = simulate("--seeds", "200")
     assert played.returncode == 0, played.stderr + played.stdout
 
 

@@ -34,6 +34,7 @@ _FOCUS = (
     "claim",
     "state/",
     "sinks/",
+    "files: rename",
 )
 _START_MS = 1_700_000_000_000
 
@@ -100,6 +101,7 @@ class World:
         rng: Decides.
         story: What has happened, in order.
         healthy: Nothing fails any more.
+        hidden: A path that differs from process to process, and is left out of the story.
     """
 
     def __init__(self, seed: int) -> None:
@@ -108,6 +110,7 @@ class World:
         self.story: list[str] = []
         self.faults = Faults.draw(self.rng)
         self.healthy = False
+        self.hidden = ""
         self.clock = SimClock(self)
         self.steps = 0
         self._actors: list[Actor] = []
@@ -183,7 +186,7 @@ class World:
         self._late.clear()
 
     def tell(self, text: str) -> None:
-        self.story.append(text)
+        self.story.append(text.replace(self.hidden, "") if self.hidden else text)
 
     def new_id(self) -> str:
         """32 characters that nobody else has."""
@@ -205,8 +208,12 @@ class World:
         failure: Callable[[str], Exception],
         *,
         writes: bool = True,
+        late: bool = True,
     ) -> T:
-        """Do what another system does, as far as it gets there and its reply comes back."""
+        """Do what another system does, as far as it gets there and its reply comes back.
+
+        Without `late` it never takes effect after it has failed.
+        """
         actor = self.here()
         if actor is None:
             return action()
@@ -214,6 +221,8 @@ class World:
         if self.rng.random() > self._patience:
             self._give_way(actor)
         fault = self._fault(what, writes)
+        if fault == "late" and not late:
+            fault = "lost reply"
         if fault is None:
             if writes:
                 self.tell(f"{actor.name}: {what}")
