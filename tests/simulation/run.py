@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from simulation import files
+from simulation import files as simulated
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
@@ -132,8 +132,10 @@ class Run:
             if len(self.drivers) < _MOST_DRIVERS:
                 self._start()
         elif what == "backup":
-            world.tell("== the job directory is backed up")
-            self.backup = (dict(storage_open._ROOTS[self.root]), self._here())
+            files = dict(storage_open._ROOTS[self.root])
+            if "job/job.json" in files:  # or it would be another job after that
+                world.tell("== the job directory is backed up")
+                self.backup = (files, self._here())
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
@@ -248,8 +250,8 @@ class Run:
                 if seen != dict(counts):
                     raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
             elif kind == "files":
-                self._check_rows(kind, files.rows(kind), most)
-                if left := files.staged(kind):
+                self._check_rows(kind, simulated.rows(kind), most)
+                if left := simulated.staged(kind):
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
             else:
                 self._check_rows(kind, target(kind).rows, most)

@@ -74,7 +74,8 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
         ConfigurationError: Records would be lost: the job would go on after them.
     """
     manifest = snapshot.manifest
-    if manifest is None or not snapshot.promised:
+    # Whether its output counts as committed says nothing: what came later in its place may be.
+    if manifest is None:
         return
     for attempt in directory.attempts():
         info = directory.attempt(attempt) if attempt > manifest.attempt else None
