@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from simulation import files as simulated
+from simulation import files as simulated_fs
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
@@ -250,8 +250,8 @@ class Run:
                 if seen != dict(counts):
                     raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
             elif kind == "files":
-                self._check_rows(kind, simulated.rows(kind), most)
-                if left := simulated.staged(kind):
+                self._check_rows(kind, simulated_fs.rows(kind), most)
+                if left := simulated_fs.staged(kind):
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
             else:
                 self._check_rows(kind, target(kind).rows, most)
