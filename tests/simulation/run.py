@@ -279,9 +279,16 @@ class Run:
             order = [row[1] for row in place.rows if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
-        # What a job that has lost its target left there is its own to settle.
+        # What a job that has lost its target left there is its own to settle; and of attempts that
+        # a restored directory does not know, nobody can say whose they are.
         mine = directory_digest(f"memory://{self.root}/job")
-        left = sorted(txn for txn in place.prepared if txn.startswith(mine))
+        newest = CheckpointLog(self._job_storage().inner).newest()
+        known = newest.attempt if newest else 0
+        left = sorted(
+            txn
+            for txn in place.prepared
+            if txn.startswith(mine) and int(txn.rpartition(":")[2].split(".")[0]) <= known
+        )
         if left:
             raise WrongOutcomeError(f"{kind}: left prepared: {left}")
 

@@ -19,6 +19,7 @@ from turnback.sinks.base import (
     CommitterContext,
     WriterContext,
     attempt_of,
+    directory_digest,
     require_known_attempt,
 )
 from turnback.types.columns import Batch
@@ -237,6 +238,8 @@ class IdempotentModel(_Owned, IdempotentSink):
         place = target(self.name)
         if place.drivers.get(identity(ctx), (0, ""))[1] != ctx.nonce:
             return  # a stray task of a driver that was replaced
+        if place.owner is None or directory_digest(place.owner) != ctx.directory_id:
+            return  # or of a job whose target was taken over
         values = place.values
         for row in rows:
             job, version, _ = values.get(row[0], ("", 0, ()))
