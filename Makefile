@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: none of them should compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka services test check fetch compat soak soak-targets bench docs env clean
+.PHONY: demo demo-kafka services test check fetch compat sim soak soak-targets bench docs env clean
 
 env: $(STAMP)
 
@@ -43,7 +43,7 @@ check: env
 test: fetch check
 	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis or orders' tests/unit
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=30 \
-		tests/engine tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
+		tests/engine tests/simulation tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
 
 # What tests need of the system; jars, a gateway and an archive of classes come while they run
 fetch: env
@@ -54,6 +54,12 @@ fetch: env
 # Jobs with savepoints and restores on the oldest and the newest Spark; docs/compatibility.md
 compat:
 	$(PYTHON) tests/compat/run.py
+
+# Whole runs in one process, decided by a seed: make sim SEEDS=20000, make sim SEED=7 for one story
+SEEDS ?= 2000
+
+sim: env
+	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # Kills processes of a job and its servers at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
 MINUTES ?= 30

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.base import require_known_attempt
+from turnback.sinks.base import attempt_of, require_known_attempt
 
 
 class LatestScores(IdempotentSink):
@@ -80,7 +80,7 @@ class ScoreLog(WriteAheadSink):
         self.database = database
         with closing(sqlite3.connect(database)) as db:
             db.execute("create table if not exists scores (player, score)")
-            db.execute("create table if not exists done (job, sink, version, unique (job, sink))")
+            db.execute("create table if not exists done (sink primary key, version, driver)")
 
     def open(self, ctx) -> None:
         # Not always the same thread commits.
@@ -88,9 +88,15 @@ class ScoreLog(WriteAheadSink):
 
     def published(self, ctx) -> int:
         found = self.db.execute(
-            "select version from done where job = ? and sink = ?", (ctx.job_id, ctx.uid)
+            "select version, driver from done where sink = ?", (self.name(ctx),)
         ).fetchone()
-        return found[0] if found else 0
+        if found is None:
+            return 0
+        version, driver = found
+        # A job directory restored from a backup counts the same versions again: that is no excuse
+        # to take its output for published.
+        require_known_attempt(ctx, attempt_of(version), driver, self.database)
+        return version
 
     def publish(self, ctx, output: StagedOutput) -> None:
         with self.db:  # one transaction: the scores, and that they are there
@@ -101,8 +107,12 @@ class ScoreLog(WriteAheadSink):
                 self.db.executemany("insert into scores values (?, ?)", batch.rows)
             self.db.execute(
                 "insert or replace into done values (?, ?, ?)",
-                (ctx.job_id, ctx.uid, output.version),
+                (self.name(ctx), output.version, ctx.attempts.nonce_of(output.attempt)),
             )
+
+    def name(self, ctx) -> str:
+        # Without the directory, a copy of the job and the original would be one.
+        return f"{ctx.directory_id} {ctx.job_id} {ctx.uid}"
 
     def close(self) -> None:
         self.db.close()
@@ -120,8 +130,9 @@ class ScoreFiles(TwoPhaseCommitSink[str]):
             path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, ctx) -> str:
-        task = f"{ctx.attempt}.{ctx.epoch}.{ctx.partition}.{ctx.task_attempt_id}"
-        name = f"{ctx.job_id}.{ctx.uid}.{task}"
+        task = f"{ctx.attempt}.{ctx.epoch}.{ctx.partition}.{ctx.task_attempt_id}.{ctx.nonce}"
+        # Without the directory, a copy of the job would roll back what the original has prepared.
+        name = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}.{task}"
         self.lines[name] = []
         return name
 
@@ -146,7 +157,7 @@ class ScoreFiles(TwoPhaseCommitSink[str]):
         (self.prepared / txn).unlink(missing_ok=True)
 
     def dangling(self, ctx) -> Iterable[str]:
-        for path in self.prepared.glob(f"{ctx.job_id}.{ctx.uid}.*"):
-            attempt = int(path.name.split(".")[-4])
+        for path in self.prepared.glob(f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}.*"):
+            attempt = int(path.name.split(".")[-5])
             if attempt <= ctx.attempt:  # a newer attempt may have replaced this one
                 yield path.name

@@ -139,8 +139,8 @@ class HookedStorage:
         return result
 
 
-def take_fence(log: CheckpointLog, nonce: str = "n", pid: int = 1) -> Fence:
-    return log.fence(job="job", job_id="id", created_ms=0, host="host", pid=pid, nonce=nonce)
+def take_fence(log: CheckpointLog, nonce: str = "n", pid: int = 1, job_id: str = "id") -> Fence:
+    return log.fence(job="job", job_id=job_id, created_ms=0, host="host", pid=pid, nonce=nonce)
 
 
 def state_file(storage: Storage, path: str, data: bytes = b"state", epoch: int = 1) -> StateFile:
@@ -184,12 +184,13 @@ class Job:
         clock: ManualClock | None = None,
         executor: Callable[[str], Any] = InlineExecutor,
         nonce: str = "n",
+        job_id: str = "id",
     ) -> None:
         self.storage = storage if storage is not None else memory()
         self.clock = clock or ManualClock(1_000_000)
         self.sinks = committers if committers is not None else {"sink": RecordingCommitter()}
         self.log = CheckpointLog(self.storage)
-        self.fence = take_fence(self.log, nonce)
+        self.fence = take_fence(self.log, nonce, job_id=job_id)
         self.history = History(self.storage, self.fence.attempt, self.clock)
         self.failures: list[BaseException] = []
         latest = self.log.latest()

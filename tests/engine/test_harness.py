@@ -145,7 +145,10 @@ CHECKPOINT = [
 ]
 
 
-@pytest.mark.parametrize("point", [*CHECKPOINT, "after-fence", "during-recovery", "once"])
+START = ["after-fence", "before-start-record", "after-start-record", "during-recovery"]
+
+
+@pytest.mark.parametrize("point", [*CHECKPOINT, *START, "once"])
 def test_a_crash_loses_and_doubles_nothing(job: JobHarness, point: str) -> None:
     job.push("events", ("p", "view"))
     if point in CHECKPOINT:

@@ -15,6 +15,7 @@ from turnback.job.directory import JobDirectory
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator, Plan
 from turnback.sinks.base import ClosingCommitter, CommitterContext, Sink
+from turnback.snapshot.find import resume_point
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.envelope import decode_document, encode_document
 from turnback.types.typeinfo import TypeInfo
@@ -38,10 +39,12 @@ class _OtherJobs:
     def promised_by(self, directory: str) -> int:
         storage = storage_of(StorageRef(directory, self._options))
         log = CheckpointLog(storage)
-        newest = log.latest()
-        if newest is None:
+        # What the job resumes from, which need not be its newest checkpoint: a job that was turned
+        # back has given up what that had promised.
+        point = resume_point(log, JobDirectory(storage, directory))
+        if point is None or point.manifest is None:
             return 0
-        return sum(map(len, log.uncommitted(newest).values()))
+        return sum(map(len, log.uncommitted(point.manifest).values()))
 
 
 def committer_context(

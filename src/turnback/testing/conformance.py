@@ -11,10 +11,31 @@ from typing import Any, TypeVar
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import Sink
 from turnback.sinks.idempotent import IdempotentSink
+from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.sinks.write_ahead import WriteAheadSink
-from turnback.testing.stories import FOR_ALL, TRANSACTIONAL, WITH_CLAIM
-from turnback.testing.template_stories import IDEMPOTENT, WITH_UPDATE, WRITE_AHEAD
-from turnback.testing.trial import Promise, PromiseBrokenError, Story, Trial, check_elements
+from turnback.testing.stories import (
+    FOR_ALL,
+    TRANSACTIONAL,
+    TRANSACTIONAL_WITH_CLAIM,
+    WITH_CLAIM,
+    WITH_LIST,
+)
+from turnback.testing.template_stories import (
+    IDEMPOTENT,
+    UPDATE_WITH_CLAIM,
+    WITH_UPDATE,
+    WRITE_AHEAD,
+)
+from turnback.testing.trial import (
+    JOB,
+    JOB_ID,
+    PlayedJob,
+    Promise,
+    PromiseBrokenError,
+    Story,
+    Trial,
+    check_elements,
+)
 from turnback.types.hints import as_type
 
 S = TypeVar("S", bound=Sink)
@@ -89,9 +110,10 @@ def check_sink(
     broken: dict[Promise, str] = {}
     for promise, story in stories.items():
         with tempfile.TemporaryDirectory() as directory:
-            target = make_sink()
-            place = Path(directory)
-            trial = Trial(target, read, as_type(type), elements, place, update)
+            place = Path(directory, JOB)
+            place.mkdir()
+            job = PlayedJob(JOB, JOB_ID, place)
+            trial = Trial(make_sink(), make_sink, read, as_type(type), elements, job, update)
             _require_empty(trial)
             problem = _run(promise, story, trial)
         if problem is not None:
@@ -106,18 +128,33 @@ def _stories(
 ) -> tuple[dict[Promise, Story], dict[Promise, str]]:
     stories = dict(FOR_ALL)
     skipped: dict[Promise, str] = {}
-    if sink.__class__.claim is not Sink.claim:
-        stories |= WITH_CLAIM
-    else:
-        skipped |= dict.fromkeys(WITH_CLAIM, "the sink has no claim()")
     stories |= IDEMPOTENT if idempotent else TRANSACTIONAL
     if isinstance(sink, WriteAheadSink):
         stories |= WRITE_AHEAD
-    if idempotent and update is not None:
-        stories |= WITH_UPDATE
+    owned = {**WITH_CLAIM, **(UPDATE_WITH_CLAIM if idempotent else TRANSACTIONAL_WITH_CLAIM)}
+    if type(sink).claim is Sink.claim:
+        skipped |= dict.fromkeys(owned, "the sink has no claim()")
+        owned = {}
+    if idempotent and update is None:
+        without = {**WITH_UPDATE, **(UPDATE_WITH_CLAIM if owned else {})}
+        skipped |= dict.fromkeys(without, "give `update`, two elements of one key")
+        owned = {promise: story for promise, story in owned.items() if promise not in without}
     elif idempotent:
-        skipped |= dict.fromkeys(WITH_UPDATE, "give `update`, two elements of one key")
+        stories |= WITH_UPDATE
+    stories |= owned
+    if not idempotent and _lists_what_is_left(sink):
+        stories |= WITH_LIST
+    elif not idempotent:
+        skipped |= dict.fromkeys(WITH_LIST, "the sink has neither dangling() nor left_behind()")
     return stories, skipped
+
+
+def _lists_what_is_left(sink: Sink) -> bool:
+    if isinstance(sink, TwoPhaseCommitSink):
+        template = TwoPhaseCommitSink
+        if type(sink).left_behind is template.left_behind:  # it lists what dangling() finds
+            return type(sink).dangling is not template.dangling
+    return type(sink).left_behind is not Sink.left_behind
 
 
 def _require_empty(trial: Trial) -> None:

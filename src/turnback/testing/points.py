@@ -102,6 +102,9 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "before-merged-files-go": (Point(_DELETE, "before", _CLEAN, only=_is_state_file),),
     # a start
     "after-fence": (Point("checkpoint.log:CheckpointLog.fence", "after"),),
+    # what is promised is committed; nothing is rolled back yet
+    "before-start-record": (Point("job.directory:JobDirectory.record_attempt", "before"),),
+    "after-start-record": (Point("job.directory:JobDirectory.record_attempt", "after"),),
     "during-recovery": tuple(Point(f"{committer}.recover", "after") for committer in _COMMITTERS),
     "before-first-epoch": (Point("spark.attempt:Attempt._drive", "before"),),
     "during-intake": (Point(_PUT, "before", "worker.intake:IntakeTask.run"),),

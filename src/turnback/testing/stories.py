@@ -11,16 +11,18 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import Committer, CommitterContext, Sink, WriterContext
 from turnback.testing.elsewhere import ElsewhereError, call_elsewhere
+from turnback.testing.synced import unsynced_files
 from turnback.testing.trial import (
     JOB,
-    UID,
     Promise,
     PromiseBrokenError,
     Story,
     Trial,
+    comparable,
+    discard,
     let_fail,
 )
 from turnback.types.columns import Batch
@@ -51,9 +53,7 @@ def _no_secrets(trial: Trial) -> None:
 
 def _owned(trial: Trial) -> None:
     trial.driver(1)
-    other = CommitterContext(
-        "other", "other-1", UID, 0, trial.type, (trial.directory / "other").as_uri()
-    )
+    other = trial.other_job().committer_context(0)
     for step in ("check_claim", "claim"):
         try:
             getattr(trial.copy(), step)(other)
@@ -148,7 +148,9 @@ def _prepare(sink: Sink, ctx: WriterContext, arrow: pa.RecordBatch) -> bytes | N
 
 def _recover(sink: Sink, ctx: CommitterContext, transactions: list[bytes]) -> None:
     sink.claim(ctx)
-    sink.committer(ctx).recover(transactions)
+    committer = sink.committer(ctx)
+    committer.commit(transactions)
+    committer.recover(())
 
 
 def _several_epochs(trial: Trial) -> None:
@@ -166,8 +168,7 @@ def _pending(trial: Trial) -> None:
     a, b, *_ = trial.elements
     trial.driver(1)
     transactions = trial.prepared(1, 1, a)
-    second = trial.driver(2)
-    second.recover(transactions)
+    second = trial.started(2, transactions)
     trial.expect(Promise.PENDING, [a], "a kill before the commit, and a new attempt")
     second.commit(trial.prepared(2, 2, b))
     trial.expect(Promise.PENDING, [a, b], "the next epoch of the new attempt")
@@ -202,7 +203,7 @@ def _replayed(trial: Trial) -> None:
     trial.expect(Promise.REPLAYED, [a, b], "an epoch that no checkpoint held was run again")
     # Spark has lost output that others had read: the epoch is run again by the same attempt.
     trial.prepared(2, 2, c)
-    second.discard_others([])
+    discard(second)
     second.commit(trial.prepared(2, 2, c))
     trial.expect(Promise.REPLAYED, [a, b, c], "an epoch was run twice by one attempt")
 
@@ -228,7 +229,7 @@ def _one_attempt(trial: Trial) -> None:
     waiting = trial.prepared(1, 1, a)
     trial.prepared(1, 2, b)
     winner = trial.prepared(1, 2, b)
-    driver.discard_others(waiting + winner)
+    discard(driver, waiting + winner)
     driver.commit(waiting + winner)
     trial.expect(Promise.ONE_ATTEMPT, [a, b], "two attempts of a task, and the commit of one")
     trial.driver(2).recover([])
@@ -265,7 +266,7 @@ def _fenced(trial: Trial) -> None:
 
 
 def _late_steps(zombie: Committer) -> list[Callable[[], None]]:
-    return [lambda: zombie.discard_others([]), lambda: zombie.recover([])]
+    return [lambda: discard(zombie), lambda: zombie.recover([])]
 
 
 def _turned_back(trial: Trial) -> None:
@@ -289,17 +290,188 @@ def _others(trial: Trial) -> None:
     driver = trial.driver(2)
     neighbour, theirs = trial.driver(2, "other"), trial.prepared(2, 1, a, uid="other")
     driver.recover([])
-    driver.discard_others([])
+    discard(driver)
     neighbour.commit(theirs)
     trial.expect(Promise.OTHERS, [a], "the recovery of one sink, and the commit of another")
+
+
+def _other_jobs(trial: Trial) -> None:
+    _beside(Promise.OTHER_JOBS, trial, trial.other_job().elsewhere(), "another job")
+
+
+def _copied(trial: Trial) -> None:
+    trial.driver(1)
+    _beside(Promise.COPIED, trial, trial.copied_job().elsewhere(), "a copy of the job")
+
+
+def _beside(promise: Promise, trial: Trial, other: Trial, who: str) -> None:
+    """Let a job that is further in its attempts run beside one with promised output."""
+    a, b, c, d, *_ = trial.elements
+    driver, promised = trial.driver(1), trial.prepared(1, 1, a)
+    neighbour = other.started(2)
+    discard(neighbour)
+    theirs = other.prepared(2, 9, b)
+    neighbour.commit(theirs)
+    driver.commit(promised)
+    waiting = other.prepared(2, 10, c)
+    third = trial.started(3)
+    discard(third)
+    neighbour.commit(waiting)
+    driver = trial.driver(3)
+    driver.commit(trial.prepared(3, 2, d))
+    after = f"{who} had started, cleaned up and committed beside this one"
+    if other.sink is trial.sink:
+        trial.expect(promise, [a, b, c, d], after)
+        return
+    trial.expect(promise, [a, d], after)
+    other.expect(promise, [b, c], f"that, in the target of {who}")
+
+
+def _late_copy(trial: Trial) -> None:
+    a, b, c, d, *_ = trial.elements
+    driver = trial.driver(1)
+    slow, late = trial.written(1, 1, b), trial.written(1, 1, c, partition=1)
+    winners = trial.prepared(1, 1, a) + trial.prepared(1, 1, d, partition=1)
+    let_fail(slow.prepare)
+    let_fail(late.abort)
+    # Spark has started two more after the winners ended, and kills them before they end.
+    for end in ("abort", "prepare"):
+        another = trial.written(1, 1, b)
+        let_fail(getattr(another, end))
+    driver.commit(winners)
+    trial.expect(
+        Promise.LATE_COPY,
+        [a, d],
+        "copies of two tasks had prepared and aborted after those that count",
+    )
+    trial.started(2)
+    trial.expect(Promise.LATE_COPY, [a, d], "that, and a new attempt of the job")
+
+
+def _kept(trial: Trial) -> None:
+    a, b, *_ = trial.elements
+    driver, transactions = trial.driver(1), trial.prepared(1, 1, a)
+    driver.commit(transactions)
+    # The reply was lost: the driver does not know that it is committed.
+    let_fail(lambda: driver.abort(transactions))
+    trial.expect(Promise.KEPT, [a], "the abort of an epoch that was committed")
+    second = trial.started(2, transactions)
+    second.commit(trial.prepared(2, 2, b))
+    trial.expect(Promise.KEPT, [a, b], "that, and a new attempt that commits it again")
+
+
+def _restored(trial: Trial) -> None:
+    a, b, c, d, *_ = trial.elements
+    trial.commit(1, 1, a)
+    restore = trial.backup()
+    second = trial.started(2)
+    second.commit(trial.prepared(2, 2, b))
+    second.commit(trial.prepared(2, 3, c))
+    trial.close()
+    restored = restore()
+    restored.job.take(2, "another driver")
+    try:
+        restored.started(2).commit(restored.prepared(2, 2, d))
+    except Exception:  # noqa: BLE001 - refused, so the user knows
+        return
+    if d not in _seen(trial):
+        raise PromiseBrokenError(
+            Promise.RESTORED,
+            f"attempt 2 of a restored job directory has committed {d!r}, and the target shows "
+            f"{_seen(trial)!r}: it was taken for what another attempt 2 had committed",
+        )
+
+
+def _seen(trial: Trial) -> list[object]:
+    return [comparable(element) for element in trial.read(trial.sink)]
+
+
+def _synced(trial: Trial) -> None:
+    a, b, *_ = trial.elements
+    driver = trial.driver(1)
+    with unsynced_files() as left:
+        transactions = trial.prepared(1, 1, a, b)
+    _require_synced("prepare()", left)
+    with unsynced_files() as left:
+        driver.commit(transactions)
+    _require_synced("commit()", left)
+
+
+def _require_synced(step: str, left: list[str]) -> None:
+    if left:
+        raise PromiseBrokenError(
+            Promise.SYNCED, f"{step} has returned, and {', '.join(left)} is not synced (os.fsync)"
+        )
+
+
+def _found(trial: Trial) -> None:
+    a, b, c, *_ = trial.elements
+    trial.driver(1)
+    trial.prepared(1, 1, a)
+    if not list(trial.copy().left_behind(trial.committer_context(2))):
+        raise PromiseBrokenError(
+            Promise.FOUND, "after a task had prepared and its driver was killed, it finds nothing"
+        )
+    driver = trial.started(2)
+    driver.commit(trial.prepared(2, 1, b))
+    trial.prepared(2, 2, c)
+    trial.started(3)
+    left = [info.what for info in trial.copy().left_behind(trial.committer_context(3))]
+    if left:
+        raise PromiseBrokenError(Promise.FOUND, f"after two new attempts, it still finds {left!r}")
+    trial.expect(Promise.FOUND, [b], "two new attempts")
+
+
+# -- for sinks that record the owner of their target
+
+
+def _taken_over(trial: Trial) -> None:
+    a, b, c, d, *_ = trial.elements
+    former = trial.driver(1)
+    former.commit(trial.prepared(1, 1, a))
+    other = trial.other_job()
+    other.take_over()
+    driver = other.started(1)
+    let_fail(lambda: former.commit(trial.prepared(1, 2, b)))
+    trial.expect(Promise.TAKEN_OVER, [a], "the commit of a job whose target was taken over")
+    waiting = other.prepared(1, 1, c)
+    for step in _late_steps(former):
+        let_fail(step)
+    driver.commit(waiting)
+    driver.commit(other.prepared(1, 2, d))
+    trial.expect(Promise.TAKEN_OVER, [a, c, d], "that, and commits of the job that took it over")
+
+
+def _promised(trial: Trial) -> None:
+    a, b, *_ = trial.elements
+    driver, transactions = trial.driver(1), trial.prepared(1, 1, a)
+    trial.job.promised = len(transactions)
+    other = trial.other_job()
+    outcome = "was accepted"
+    try:
+        other.take_over()
+    except (ConfigurationError, SinkError):
+        outcome = "was refused"
+    let_fail(lambda: driver.commit(transactions))
+    trial.expect(Promise.PROMISED, [a], f"a take-over that {outcome}, and the owner's commit")
+    trial.job.promised = 0
+    other.take_over()
+    other.started(1).commit(other.prepared(1, 1, b))
+    trial.expect(Promise.PROMISED, [a, b], "a take-over when nothing was promised any more")
 
 
 FOR_ALL: dict[Promise, Story] = {
     Promise.PICKLED: _pickled,
     Promise.NO_SECRETS: _no_secrets,
     Promise.EMPTY: _empty,
+    Promise.SYNCED: _synced,
 }
 WITH_CLAIM: dict[Promise, Story] = {Promise.OWNED: _owned}
+TRANSACTIONAL_WITH_CLAIM: dict[Promise, Story] = {
+    Promise.TAKEN_OVER: _taken_over,
+    Promise.PROMISED: _promised,
+}
+WITH_LIST: dict[Promise, Story] = {Promise.FOUND: _found}
 TRANSACTIONAL: dict[Promise, Story] = {
     Promise.INVISIBLE: _invisible,
     Promise.COMPLETE: _complete,
@@ -308,11 +480,16 @@ TRANSACTIONAL: dict[Promise, Story] = {
     Promise.PENDING: _pending,
     Promise.ROLLED_BACK: _rolled_back,
     Promise.ABORTED: _aborted,
+    Promise.KEPT: _kept,
     Promise.ONE_ATTEMPT: _one_attempt,
+    Promise.LATE_COPY: _late_copy,
     Promise.LOUD: _loud,
     Promise.REPLAYED: _replayed,
     Promise.FENCED: _fenced,
     Promise.TURNED_BACK: _turned_back,
     Promise.OTHERS: _others,
+    Promise.OTHER_JOBS: _other_jobs,
+    Promise.COPIED: _copied,
+    Promise.RESTORED: _restored,
     Promise.OTHER_PROCESS: _other_process,
 }

@@ -101,6 +101,67 @@ def _overwritten_again(trial: Trial) -> None:
     trial.expect(Promise.TURNED_BACK, [older], "a start from an older savepoint")
 
 
+def _written_by_another_job(trial: Trial) -> None:
+    assert trial.update is not None
+    older, newer = trial.update
+    trial.driver(5)
+    trial.prepared(5, 9, older)
+    other = trial.other_job().elsewhere()
+    other.driver(1)
+    other.prepared(1, 1, newer)
+    other.expect(
+        Promise.OTHER_JOBS, [newer], "a write of another job, which counts attempts by itself"
+    )
+
+
+def _written_by_a_copy(trial: Trial) -> None:
+    assert trial.update is not None
+    older, newer = trial.update
+    trial.driver(1)
+    copied = trial.copied_job().elsewhere()
+    trial.driver(5)
+    trial.prepared(5, 9, older)
+    copied.driver(2)
+    copied.prepared(2, 1, newer)
+    copied.expect(Promise.COPIED, [newer], "a write of a copy of the job, in an attempt of its own")
+
+
+def _written_by_former_owner(trial: Trial) -> None:
+    assert trial.update is not None
+    older, newer = trial.update
+    trial.driver(5)
+    trial.prepared(5, 9, older)
+    late = trial.written(5, 10)
+    other = trial.other_job()
+    other.take_over()
+    other.driver(1)
+    other.prepared(1, 1, newer)
+    trial.expect(Promise.TAKEN_OVER, [newer], "a write of the job that took the target over")
+    let_fail(lambda: late.write(Batch(trial.type, [older])))
+    let_fail(late.prepare)
+    let_fail(lambda: trial.prepared(5, 11, older))
+    trial.expect(Promise.TAKEN_OVER, [newer], "late writes of the job that had the target before")
+
+
+def _written_by_a_restored_job(trial: Trial) -> None:
+    assert trial.update is not None
+    older, newer = trial.update
+    trial.driver(1)
+    restore = trial.backup()
+    trial.driver(2)
+    trial.prepared(2, 9, older)
+    restored = restore()
+    restored.job.take(2, "another driver")
+    try:
+        restored.driver(2)
+        restored.prepared(2, 3, newer)
+    except Exception:  # noqa: BLE001 - refused, so the user knows
+        return
+    trial.expect(
+        Promise.RESTORED, [newer], "a write of a job directory that was restored from a backup"
+    )
+
+
 WRITE_AHEAD: dict[Promise, Story] = {
     Promise.WHOLE: _whole,
     Promise.PUBLISHED_ONCE: _published_once,
@@ -110,4 +171,10 @@ WITH_UPDATE: dict[Promise, Story] = {
     Promise.NEWER_STAYS: _newer_stays,
     Promise.LAST_STAYS: _last_stays,
     Promise.TURNED_BACK: _overwritten_again,
+    Promise.OTHER_JOBS: _written_by_another_job,
+    Promise.COPIED: _written_by_a_copy,
+}
+UPDATE_WITH_CLAIM: dict[Promise, Story] = {
+    Promise.TAKEN_OVER: _written_by_former_owner,
+    Promise.RESTORED: _written_by_a_restored_job,
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     WriterContext,
+    canonical_directory,
     directory_digest,
 )
 from turnback.spark.internals import pickle_by_value
@@ -33,6 +35,8 @@ class Promise(StrEnum):
     PICKLED = "a sink can be sent to tasks"
     NO_SECRETS = "no password is in its description or repr()"
     OWNED = "a target belongs to one job"
+    TAKEN_OVER = "a job whose target was taken over changes nothing there any more"
+    PROMISED = "a target is not taken over while its owner has promised output"
     EMPTY = "an epoch without elements changes nothing"
     INVISIBLE = "nothing is visible before its checkpoint is complete"
     COMPLETE = "what was committed is visible, all of it and once"
@@ -42,12 +46,19 @@ class Promise(StrEnum):
     PENDING = "a new attempt commits what the checkpoint holds"
     ROLLED_BACK = "what no checkpoint holds never becomes visible"
     ABORTED = "what was aborted never becomes visible, and aborting twice is fine"
+    KEPT = "what was committed stays, also if it is aborted after that"
     ONE_ATTEMPT = "of several attempts of a task one counts"
+    LATE_COPY = "a copy of a task that goes on changes nothing of the one that counts"
+    SYNCED = "files that a task or a commit has written are synced before it returns"
+    FOUND = "what nobody will commit is found, and gone after the next start"
     LOUD = "a commit fails if what it should commit is lost"
     REPLAYED = "an epoch that is run again is visible once"
     FENCED = "a driver that was replaced changes nothing"
     TURNED_BACK = "a job that is turned back writes its epochs again"
     OTHERS = "transactions of other sinks are left alone"
+    OTHER_JOBS = "other jobs are left alone, whatever their attempts and epochs"
+    COPIED = "a copy of the job and the original leave each other alone"
+    RESTORED = "a job directory that was restored from a backup loses no output without a word"
     WHOLE = "an epoch is published as a whole, or not at all"
     PUBLISHED_ONCE = "a driver that was paused and replaced while it published changes nothing"
     DURABLE = "what a task has written is there when the epoch ends"
@@ -67,33 +78,131 @@ JOB, JOB_ID, UID = "conformance", "conformance-1", "sink"
 
 
 @dataclass
+class PlayedJob:
+    """A job on trial: what identifies it, and what its directory knows.
+
+    Attributes:
+        nonces: Which driver had each attempt, as the checkpoint log in the directory tells.
+        promised: How many transactions its newest checkpoint has promised.
+    """
+
+    name: str
+    job_id: str
+    directory: Path
+    nonces: dict[int, str] = field(default_factory=dict)
+    promised: int = 0
+
+    @property
+    def uri(self) -> str:
+        return self.directory.as_uri()
+
+    def take(self, attempt: int, nonce: str | None = None) -> str:
+        """Make sure that an attempt has begun; returns its nonce."""
+        return self.nonces.setdefault(attempt, nonce or f"{self.directory.name}-{attempt}")
+
+    def nonce_of(self, attempt: int) -> str | None:
+        return self.nonces.get(attempt)
+
+
+@dataclass
+class _Neighbours:
+    """All jobs on trial, as a sink can ask for them."""
+
+    jobs: list[PlayedJob]
+
+    def promised_by(self, directory: str) -> int:
+        here = canonical_directory(directory)
+        return sum(job.promised for job in self.jobs if canonical_directory(job.uri) == here)
+
+
+@dataclass
 class Trial:
-    """One sink, its target and a job directory.
+    """One sink, its target and a job that uses it.
 
     Attributes:
         sink: As the user made it; tasks and drivers use copies, as other processes would.
+        make: Makes another sink, with an empty target of its own.
         read: Reads what the target shows, given the sink.
         elements: At least four different ones.
+        job: The job; its directory has a place of its own below that of the trial.
         update: An older and a newer element of one key, if the user gave them.
     """
 
     sink: Sink
+    make: Callable[[], Sink]
     read: Callable[[Any], Iterable[Any]]
     type: TypeInfo
     elements: Sequence[Any]
-    directory: Path
+    job: PlayedJob
     update: tuple[Any, Any] | None = None
+    _jobs: _Neighbours = field(default_factory=lambda: _Neighbours([]))
     _open: list[ClosingCommitter] = field(default_factory=list)
     _task_attempts: int = 0
 
+    def __post_init__(self) -> None:
+        self._jobs.jobs.append(self.job)
+
+    @property
+    def directory(self) -> Path:
+        return self.job.directory
+
     @property
     def storage(self) -> StorageRef:
-        return StorageRef(self.directory.as_uri())
+        return StorageRef(self.job.uri)
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the sink records at its target which job owns it."""
+        return type(self.sink).claim is not Sink.claim
 
     def copy(self) -> Sink:
         """The sink as another process gets it."""
         sink: Sink = pickle.loads(pickle_by_value(self.sink))
         return sink
+
+    # -- other jobs
+
+    def other_job(self) -> Trial:
+        """Another job with this very sink. It counts its attempts and tasks by itself."""
+        place = self.directory.with_name("other")
+        place.mkdir()
+        return self._played_by(PlayedJob("other", "other-1", place))
+
+    def copied_job(self) -> Trial:
+        """A copy of the job directory as it is now, started under the same name."""
+        place = self.directory.with_name("copy")
+        shutil.copytree(self.directory, place)
+        return self._played_by(PlayedJob(JOB, JOB_ID, place, dict(self.job.nonces)))
+
+    def backup(self) -> Callable[[], Trial]:
+        """Back the job directory up; what is returned restores it and everything it knew."""
+        place, nonces = self.directory.with_name("backup"), dict(self.job.nonces)
+        shutil.copytree(self.directory, place)
+
+        def restore() -> Trial:
+            shutil.rmtree(self.directory)
+            shutil.copytree(place, self.directory)
+            self._jobs.jobs.remove(self.job)
+            return self._played_by(PlayedJob(JOB, JOB_ID, self.directory, nonces))
+
+        return restore
+
+    def elsewhere(self) -> Trial:
+        """The same with another target, for sinks that let no second job use the first."""
+        if not self.has_claim:
+            return self
+        self._jobs.jobs.remove(self.job)
+        return replace(self, sink=self.make())
+
+    def take_over(self) -> None:
+        """Claim the target although it is another job's, before the start, as the user allows."""
+        sink, ctx = self.copy(), self.committer_context(0)
+        ctx = replace(ctx, take_over=True)
+        sink.check_claim(ctx)
+        sink.claim(ctx)
+
+    def _played_by(self, job: PlayedJob) -> Trial:
+        return replace(self, job=job, _task_attempts=0)
 
     # -- tasks
 
@@ -102,8 +211,8 @@ class Trial:
     ) -> WriterContext:
         self._task_attempts += 1
         return WriterContext(
-            JOB,
-            JOB_ID,
+            self.job.name,
+            self.job.job_id,
             uid,
             attempt,
             epoch,
@@ -111,7 +220,8 @@ class Trial:
             self._task_attempts,
             self.type,
             self.storage,
-            directory_digest(self.directory.as_uri()),
+            directory_digest(self.job.uri),
+            self.job.take(attempt),
         )
 
     def written(self, attempt: int, epoch: int, *elements: Any, **where: Any) -> SinkWriter:
@@ -134,8 +244,18 @@ class Trial:
     # -- drivers
 
     def committer_context(self, attempt: int, uid: str = UID) -> CommitterContext:
-        where = self.directory.as_uri()
-        return CommitterContext(JOB, JOB_ID, uid, attempt, self.type, where, storage=self.storage)
+        return CommitterContext(
+            self.job.name,
+            self.job.job_id,
+            uid,
+            attempt,
+            self.type,
+            self.job.uri,
+            storage=self.storage,
+            nonce=self.job.take(attempt) if attempt else "",
+            attempts=self.job,
+            other_jobs=self._jobs,
+        )
 
     def driver(
         self, attempt: int, uid: str = UID, change: Callable[[Any], None] | None = None
@@ -154,6 +274,14 @@ class Trial:
             self._open.append(committer)
         return committer
 
+    def started(self, attempt: int, promised: Sequence[bytes] = ()) -> Committer:
+        """The committer of an attempt that has settled what earlier ones left."""
+        committer = self.driver(attempt)
+        if promised:
+            committer.commit(promised)
+        committer.recover(())
+        return committer
+
     def commit(self, attempt: int, epoch: int, *elements: Any) -> None:
         """Run and commit an epoch of one task."""
         self.driver(attempt).commit(self.prepared(attempt, epoch, *elements))
@@ -167,8 +295,8 @@ class Trial:
 
     def expect(self, promise: Promise, expected: Sequence[Any], after: str) -> None:
         """Raise `PromiseBrokenError` unless readers see these elements, in any order."""
-        seen = [_comparable(element) for element in self.read(self.sink)]
-        missing, more = [_comparable(element) for element in expected], list(seen)
+        seen = [comparable(element) for element in self.read(self.sink)]
+        missing, more = [comparable(element) for element in expected], list(seen)
         for element in list(missing):
             if element in more:
                 more.remove(element)
@@ -190,14 +318,22 @@ class Trial:
 Story = Callable[[Trial], None]
 
 
-def let_fail(step: Callable[[], None]) -> None:
+def let_fail(step: Callable[[], object]) -> None:
     """Do what may be refused, which is as good as doing nothing."""
     with suppress(Exception):
         step()
 
 
-def _comparable(element: Any) -> Any:
-    return tuple(map(_comparable, element)) if isinstance(element, list | tuple) else element
+def discard(driver: Committer, known: Sequence[bytes] = ()) -> None:
+    """Have a driver roll back what nobody will commit; a committer need not be able to."""
+    discard_others = getattr(driver, "discard_others", None)
+    if discard_others is not None:
+        discard_others(known)
+
+
+def comparable(element: Any) -> Any:
+    """An element as it was given, or as it was read back from a list of lists."""
+    return tuple(map(comparable, element)) if isinstance(element, list | tuple) else element
 
 
 def check_elements(elements: Sequence[Any]) -> None:

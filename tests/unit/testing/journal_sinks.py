@@ -10,11 +10,26 @@ from typing import Any
 
 from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
 from turnback.core.errors import ConfigurationError
+from turnback.sinks.base import Sink, attempt_of, require_known_attempt
 from turnback.testing import Promise
 
 
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
+    temporary = path.with_name(f"tmp-{os.urandom(4).hex()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def identity(ctx) -> str:
+    return f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
+
+
 class JournalSink(TwoPhaseCommitSink[str]):
-    """Prepared and visible files in a directory, `<uid>~<attempt>~<epoch>~<task>`; it is right."""
+    """Prepared and visible files, `<identity>~<attempt>~<epoch>~<task>~<driver>`; it is right."""
 
     transaction_type = str
 
@@ -26,15 +41,27 @@ class JournalSink(TwoPhaseCommitSink[str]):
 
     def claim(self, ctx) -> None:
         self.check_claim(ctx)
-        (self.path / "owner").write_text(f"{ctx.job} {ctx.job_directory}")
+        write_durably(self.path / "owner", f"{ctx.job} {ctx.job_directory}")
+        self.me = ctx.job_directory
 
     def check_claim(self, ctx) -> None:
-        owner = self.path / "owner"
-        if owner.exists() and owner.read_text().split()[1] != ctx.job_directory:
-            raise ConfigurationError(f"{self.path} belongs to job {owner.read_text()}")
+        job, directory = self.owner() or (ctx.job, ctx.job_directory)
+        if directory == ctx.job_directory:
+            return
+        if not ctx.take_over or ctx.other_jobs.promised_by(directory):
+            raise ConfigurationError(f"{self.path} belongs to job {job} in {directory}")
+
+    def owner(self) -> tuple[str, str] | None:
+        path = self.path / "owner"
+        return tuple(path.read_text().split()) if path.exists() else None
+
+    def check_owner(self) -> None:
+        if self.owner()[1] != self.me:
+            raise ConfigurationError(f"{self.path} was taken over by {self.owner()}")
 
     def begin(self, ctx) -> str:
-        txn = f"{ctx.uid}~{ctx.attempt}~{ctx.epoch}~{ctx.partition}~{ctx.task_attempt_id}"
+        task = f"{ctx.partition}~{ctx.task_attempt_id}~{ctx.nonce}"
+        txn = f"{identity(ctx)}~{ctx.attempt}~{ctx.epoch}~{task}"
         self.rows[txn] = []
         return txn
 
@@ -42,10 +69,11 @@ class JournalSink(TwoPhaseCommitSink[str]):
         self.rows[txn].append(list(element))
 
     def pre_commit(self, txn) -> str:
-        (self.path / "prepared" / txn).write_text(json.dumps(self.rows.pop(txn)))
+        write_durably(self.path / "prepared" / txn, json.dumps(self.rows.pop(txn)))
         return txn
 
     def commit(self, txn) -> None:
+        self.check_owner()
         prepared, visible = self.path / "prepared" / txn, self.path / "visible" / txn
         if prepared.exists():
             prepared.rename(visible)
@@ -58,7 +86,8 @@ class JournalSink(TwoPhaseCommitSink[str]):
     def dangling(self, ctx) -> Iterable[str]:
         names = sorted(path.name for path in (self.path / "prepared").iterdir())
         parts = [(name, name.split("~")) for name in names]
-        return [n for n, (uid, at, *_) in parts if uid == ctx.uid and int(at) <= ctx.attempt]
+        mine = identity(ctx)
+        return [n for n, (who, at, *_) in parts if who == mine and int(at) <= ctx.attempt]
 
     def read(self) -> list[Any]:
         paths = sorted((self.path / "visible").iterdir())
@@ -176,7 +205,7 @@ class AllAttempts(JournalSink):
     """Commits whatever any attempt of the task has prepared."""
 
     def commit(self, txn) -> None:
-        task = txn.rpartition("~")[0]
+        task = "~".join(txn.split("~")[:-2])
         for path in (self.path / "prepared").glob(f"{task}~*"):
             path.rename(self.path / "visible" / path.name)
 
@@ -194,7 +223,7 @@ class ByTask(JournalSink):
     """Names transactions without the attempt, and takes a name that is there for done."""
 
     def begin(self, ctx) -> str:
-        txn = f"{ctx.uid}~0~{ctx.epoch}~{ctx.partition}~0"
+        txn = f"{identity(ctx)}~0~{ctx.epoch}~{ctx.partition}~0"
         self.rows[txn] = []
         return txn
 
@@ -208,14 +237,15 @@ class Unfenced(JournalSink):
 
     def dangling(self, ctx) -> Iterable[str]:
         names = sorted(path.name for path in (self.path / "prepared").iterdir())
-        return [name for name in names if name.split("~")[0] == ctx.uid]
+        return [name for name in names if name.split("~")[0] == identity(ctx)]
 
 
 class Careless(JournalSink):
     """Rolls back what other sinks of the job have prepared."""
 
     def dangling(self, ctx) -> Iterable[str]:
-        names = sorted(path.name for path in (self.path / "prepared").iterdir())
+        mine = identity(ctx).rpartition(".")[0]
+        names = sorted(path.name for path in (self.path / "prepared").glob(f"{mine}.*"))
         return [name for name in names if int(name.split("~")[1]) <= ctx.attempt]
 
 
@@ -228,6 +258,87 @@ class TwiceInOneAttempt(JournalSink):
             self.commit(txn) for txn in self.dangling(ctx) if not known
         ]
         return committer
+
+
+class SharedNames(JournalSink):
+    """Names transactions without the attempt of the task."""
+
+    def begin(self, ctx) -> str:
+        txn = f"{identity(ctx)}~{ctx.attempt}~{ctx.epoch}~{ctx.partition}~0~{ctx.nonce}"
+        self.rows[txn] = []
+        return txn
+
+
+class Jealous(JournalSink):
+    """A task rolls back what other attempts of it have prepared."""
+
+    def begin(self, ctx) -> str:
+        task = f"{identity(ctx)}~{ctx.attempt}~{ctx.epoch}~{ctx.partition}"
+        for path in (self.path / "prepared").glob(f"{task}~*"):
+            path.unlink()
+        return super().begin(ctx)
+
+
+class TakesBack(JournalSink):
+    """Aborts what the target has already."""
+
+    def abort(self, txn) -> None:
+        super().abort(txn)
+        (self.path / "visible" / txn).unlink(missing_ok=True)
+
+
+class Unowned(JournalSink):
+    """Lets every job use it, and so has to tell jobs apart by what it names; it is right."""
+
+    claim = Sink.claim
+    check_claim = Sink.check_claim
+
+    def check_owner(self) -> None:
+        return
+
+
+class AnyJob(Unowned):
+    """Rolls back what other jobs have prepared under the same uid."""
+
+    def dangling(self, ctx) -> Iterable[str]:
+        names = sorted(path.name for path in (self.path / "prepared").iterdir())
+        mine = [name for name in names if name.split("~")[0].endswith(f".{ctx.uid}")]
+        return [name for name in mine if int(name.split("~")[1]) <= ctx.attempt]
+
+
+class ByJobId(Unowned):
+    """Takes a copy of the job for the job."""
+
+    def dangling(self, ctx) -> Iterable[str]:
+        names = sorted(path.name for path in (self.path / "prepared").iterdir())
+        mine = [name for name in names if f".{ctx.job_id}.{ctx.uid}~" in name]
+        return [name for name in mine if int(name.split("~")[1]) <= ctx.attempt]
+
+
+class NotSynced(JournalSink):
+    def pre_commit(self, txn) -> str:
+        (self.path / "prepared" / txn).write_text(json.dumps(self.rows.pop(txn)))
+        return txn
+
+
+class FindsNothing(JournalSink):
+    def dangling(self, ctx) -> Iterable[str]:
+        return ()
+
+
+class LetsFormerOwners(JournalSink):
+    """Knows its owner, and does not ask again when it commits."""
+
+    def check_owner(self) -> None:
+        return
+
+
+class HandsOver(JournalSink):
+    """Lets itself be taken over, whatever its owner has promised."""
+
+    def check_claim(self, ctx) -> None:
+        if not ctx.take_over:
+            super().check_claim(ctx)
 
 
 WRONG = {
@@ -250,6 +361,15 @@ WRONG = {
     Unfenced: Promise.FENCED,
     ByTask: Promise.TURNED_BACK,
     Careless: Promise.OTHERS,
+    SharedNames: Promise.LATE_COPY,
+    Jealous: Promise.LATE_COPY,
+    TakesBack: Promise.KEPT,
+    AnyJob: Promise.OTHER_JOBS,
+    ByJobId: Promise.COPIED,
+    NotSynced: Promise.SYNCED,
+    FindsNothing: Promise.FOUND,
+    LetsFormerOwners: Promise.TAKEN_OVER,
+    HandsOver: Promise.PROMISED,
 }
 
 
@@ -265,18 +385,25 @@ class EpochLedger(WriteAheadSink):
         return json.loads(self.path.read_text())
 
     def published(self, ctx) -> int:
-        return self.load()["versions"].get(ctx.uid, 0)
+        version, driver = self.marker(ctx)
+        require_known_attempt(ctx, attempt_of(version), driver, str(self.path))
+        return version
+
+    def marker(self, ctx) -> tuple[int, str]:
+        return tuple(self.load()["versions"].get(self.name(ctx), (0, "")))
+
+    def name(self, ctx) -> str:
+        return identity(ctx)
 
     def publish(self, ctx, output: StagedOutput) -> None:
         ledger = self.load()
-        if ledger["versions"].get(ctx.uid, 0) >= output.version:
+        if self.published(ctx) >= output.version:
             return
         for batch in output.batches():
             ledger["rows"] += [list(row) for row in batch.rows]
-        ledger["versions"][ctx.uid] = self.remembered(output)
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(ledger))
-        temporary.replace(self.path)
+        driver = ctx.attempts.nonce_of(output.attempt)
+        ledger["versions"][self.name(ctx)] = (self.remembered(output), driver)
+        write_durably(self.path, json.dumps(ledger))
 
     def remembered(self, output: StagedOutput) -> int:
         return output.version
@@ -289,8 +416,7 @@ class ByEpoch(EpochLedger):
     """Remembers the epoch alone, so that one which is run again looks published."""
 
     def published(self, ctx) -> int:
-        epoch = self.load()["versions"].get(ctx.uid, 0)
-        return ctx.attempt << 40 | epoch
+        return ctx.attempt << 40 | self.marker(ctx)[0]
 
     def remembered(self, output: StagedOutput) -> int:
         return output.epoch
@@ -309,7 +435,8 @@ class BatchByBatch(EpochLedger):
             ledger = self.load()
             ledger["rows"] += [list(row) for row in batch.rows]
             self.path.write_text(json.dumps(ledger))
-        ledger["versions"][ctx.uid] = output.version
+        driver = ctx.attempts.nonce_of(output.attempt)
+        ledger["versions"][self.name(ctx)] = (output.version, driver)
         self.path.write_text(json.dumps(ledger))
 
 
@@ -320,8 +447,36 @@ class Trusting(EpochLedger):
         ledger = self.load()
         for batch in output.batches():
             ledger["rows"] += [list(row) for row in batch.rows]
-        ledger["versions"][ctx.uid] = output.version
+        driver = ctx.attempts.nonce_of(output.attempt)
+        ledger["versions"][self.name(ctx)] = (output.version, driver)
         self.path.write_text(json.dumps(ledger))
+
+
+class OneMarker(EpochLedger):
+    """Remembers one version for all jobs."""
+
+    def published(self, ctx) -> int:
+        return self.marker(ctx)[0]
+
+    def name(self, ctx) -> str:
+        return ctx.uid
+
+
+class MarkerOfJobId(EpochLedger):
+    """Takes a copy of the job for the job."""
+
+    def published(self, ctx) -> int:
+        return self.marker(ctx)[0]
+
+    def name(self, ctx) -> str:
+        return f"{ctx.job_id}.{ctx.uid}"
+
+
+class TrustsVersions(EpochLedger):
+    """Takes a version for published, whichever driver has written it."""
+
+    def published(self, ctx) -> int:
+        return self.marker(ctx)[0]
 
 
 WRONG_WRITE_AHEAD = {
@@ -329,6 +484,9 @@ WRONG_WRITE_AHEAD = {
     Amnesic: Promise.COMMITTED_AGAIN,
     BatchByBatch: Promise.WHOLE,
     Trusting: Promise.PUBLISHED_ONCE,
+    OneMarker: Promise.OTHER_JOBS,
+    MarkerOfJobId: Promise.COPIED,
+    TrustsVersions: Promise.RESTORED,
 }
 
 
@@ -338,37 +496,75 @@ class LatestFiles(IdempotentSink):
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.waiting: list[tuple[Path, Any]] = []
 
     def write_batch(self, batch, ctx) -> None:
         for key, value in batch.rows:
-            path = self.path / key
-            if self.is_newer(path, ctx.version):
-                path.write_text(json.dumps([ctx.version, [key, value]]))
+            if self.is_newer(self.path / key, ctx):
+                self.put(self.path / key, [self.job(ctx), ctx.version, [key, value]])
 
-    def is_newer(self, path: Path, version: int) -> bool:
-        return not path.exists() or json.loads(path.read_text())[0] <= version
+    def put(self, path: Path, content: list[Any]) -> None:
+        write_durably(path, json.dumps(content))
+
+    def job(self, ctx) -> str:
+        return identity(ctx)
+
+    def is_newer(self, path: Path, ctx) -> bool:
+        if not path.exists():
+            return True
+        job, version, _ = json.loads(path.read_text())
+        return job != self.job(ctx) or self.may_replace(version, ctx.version)
+
+    def may_replace(self, version: int, by: int) -> bool:
+        return version <= by
 
     def read(self) -> list[Any]:
-        return [json.loads(path.read_text())[1] for path in sorted(self.path.iterdir())]
+        return [json.loads(path.read_text())[2] for path in sorted(self.path.iterdir())]
+
+
+class OwnedFiles(LatestFiles):
+    """It has one owner, who knows its drivers; it is right."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.note = path.with_name(f"{path.name}-owner")
+
+    def owner(self) -> list[Any] | None:
+        return json.loads(self.note.read_text()) if self.note.exists() else None
+
+    def check_claim(self, ctx) -> None:
+        owner = self.owner()
+        if owner is None:
+            return
+        job, directory, attempt, driver = owner
+        if directory == ctx.directory_id:
+            require_known_attempt(ctx, attempt, driver, str(self.path))
+        elif not ctx.take_over:
+            raise ConfigurationError(f"{self.path} belongs to job {job}")
+
+    def claim(self, ctx) -> None:
+        self.check_claim(ctx)
+        self.put(self.note, [ctx.job, ctx.directory_id, ctx.attempt, ctx.nonce])
+
+    def is_newer(self, path: Path, ctx) -> bool:
+        return self.owner()[1] == ctx.directory_id and super().is_newer(path, ctx)
 
 
 class Late(LatestFiles):
-    def is_newer(self, path, version) -> bool:
+    def may_replace(self, version, by) -> bool:
         return True
 
 
 class FirstStays(LatestFiles):
-    def is_newer(self, path, version) -> bool:
-        return not path.exists() or json.loads(path.read_text())[0] < version
+    def may_replace(self, version, by) -> bool:
+        return version < by
 
 
 class NoWayBack(LatestFiles):
     """Compares epochs without attempts."""
 
-    def is_newer(self, path, version) -> bool:
+    def may_replace(self, version, by) -> bool:
         low = (1 << 40) - 1
-        return not path.exists() or json.loads(path.read_text())[0] & low <= version & low
+        return version & low <= by & low
 
 
 class NotFlushed(LatestFiles):
@@ -381,8 +577,35 @@ class Counting(LatestFiles):
 
     def write_batch(self, batch, ctx) -> None:
         for row in batch.rows:
-            name = os.urandom(8).hex()
-            (self.path / name).write_text(json.dumps([ctx.version, list(row)]))
+            self.put(self.path / os.urandom(8).hex(), ["", ctx.version, list(row)])
+
+
+class ComparesJobs(LatestFiles):
+    """Compares versions of different jobs."""
+
+    def job(self, ctx) -> str:
+        return ""
+
+
+class ComparesCopies(LatestFiles):
+    """Compares versions of a job and its copy."""
+
+    def job(self, ctx) -> str:
+        return ctx.job_id
+
+
+class LetsLateWritersIn(OwnedFiles):
+    def is_newer(self, path: Path, ctx) -> bool:
+        return LatestFiles.is_newer(self, path, ctx)
+
+
+class TrustsAttempts(OwnedFiles):
+    """Takes a restored job directory for the one that has written."""
+
+    def check_claim(self, ctx) -> None:
+        owner = self.owner()
+        if owner is not None and owner[1] != ctx.directory_id:
+            super().check_claim(ctx)
 
 
 WRONG_IDEMPOTENT = {
@@ -391,4 +614,8 @@ WRONG_IDEMPOTENT = {
     NoWayBack: Promise.TURNED_BACK,
     NotFlushed: Promise.DURABLE,
     Counting: Promise.REPLAYED,
+    ComparesJobs: Promise.OTHER_JOBS,
+    ComparesCopies: Promise.COPIED,
+    LetsLateWritersIn: Promise.TAKEN_OVER,
+    TrustsAttempts: Promise.RESTORED,
 }

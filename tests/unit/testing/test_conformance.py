@@ -11,6 +11,8 @@ from journal_sinks import (
     EpochLedger,
     JournalSink,
     LatestFiles,
+    OwnedFiles,
+    Unowned,
 )
 
 from turnback import CollectSink, FileSink
@@ -60,14 +62,24 @@ def test_a_right_two_phase_sink(check):
         *stories.FOR_ALL,
         *stories.WITH_CLAIM,
         *stories.TRANSACTIONAL,
+        *stories.TRANSACTIONAL_WITH_CLAIM,
+        *stories.WITH_LIST,
     }
     assert report.skipped == {}
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_a_sink_without_owners_is_not_asked_for_them(check):
+    report = check(Unowned)
+    assert {Promise.OTHER_JOBS, Promise.COPIED} <= set(report.kept)
+    owned = {*stories.WITH_CLAIM, *stories.TRANSACTIONAL_WITH_CLAIM}
+    assert report.skipped == dict.fromkeys(owned, "the sink has no claim()")
 
 
 def test_a_right_write_ahead_sink(check):
     report = check(EpochLedger)
     assert {Promise.OTHER_PROCESS, *template_stories.WRITE_AHEAD} <= set(report.kept)
-    assert report.skipped == {Promise.OWNED: "the sink has no claim()"}
+    assert report.skipped.keys() == {Promise.OWNED, Promise.TAKEN_OVER, Promise.PROMISED}
     assert "kept: what was committed is visible, all of it and once" in str(report)
     assert "not checked: a target belongs to one job (the sink has no claim())" in str(report)
 
@@ -80,6 +92,14 @@ def test_a_right_idempotent_sink(check):
         *template_stories.WITH_UPDATE,
     }
     assert Promise.NEWER_STAYS in check(LatestFiles).skipped
+
+
+def test_a_right_idempotent_sink_with_an_owner(check):
+    report = check(OwnedFiles, update=(("a", 1), ("a", 2)))
+    assert {*stories.WITH_CLAIM, *template_stories.UPDATE_WITH_CLAIM} <= set(report.kept)
+    assert report.skipped == {}
+    skipped = check(OwnedFiles).skipped
+    assert skipped.keys() == {*template_stories.WITH_UPDATE, *template_stories.UPDATE_WITH_CLAIM}
 
 
 def test_the_file_sink(check):

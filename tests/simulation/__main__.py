@@ -1,0 +1,51 @@
+"""`python -m simulation --seeds 2000`, or `--seed N` to play one again and read its story."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+
+from simulation.plants import PLANTS
+from simulation.run import play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to play")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="play this one, and print its story")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="a defect to plant")
+    options = parser.parse_args()
+    if options.seed is not None:
+        run = play(options.seed, options.plant)
+        print("\n".join(run.world.story))
+        return 0
+    started = time.monotonic()
+    failed = []
+    played = 0
+    for seed in range(options.first, options.first + options.seeds):
+        played += 1
+        try:
+            play(seed, options.plant)
+        except Exception as error:  # noqa: BLE001 - reported
+            failed.append(seed)
+            traceback.print_exception(error)
+            plant = f"--plant {options.plant} " if options.plant else ""
+            print(f"seed {seed} failed; again: python -m simulation {plant}--seed {seed}")
+            if not options.keep_going:
+                break
+    seconds = time.monotonic() - started
+    print(f"{played} seeds in {seconds:.1f} s, failed: {failed or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets differs between processes otherwise, and with it the run.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])
+    sys.exit(main())

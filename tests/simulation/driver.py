@@ -1,0 +1,128 @@
+"""A driver: the real runner, starter, log, coordinator and commits, without its side threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from local_engine import environment, source
+from simulation.engine import COUNT, SOURCE, Input, SimEngine
+from simulation.files import SimulatedFiles
+from simulation.targets import KINDS
+from simulation.world import Killed, Process, World
+from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
+from turnback.config.checkpointing import CheckpointSettings
+from turnback.config.restart import RestartStrategies
+from turnback.core.errors import FINAL, REPLACED
+from turnback.program.plan import Plan
+from turnback.spark import runner as spark_runner
+from turnback.spark.driver import JobContext
+from turnback.spark.job import JobSpec
+
+_MOST_ATTEMPTS = 4
+RECORD = Types.ROW_NAMED(["key", "place"], [Types.STRING(), Types.LONG()])
+RESULT = Types.ROW_NAMED(["key", "n"], [Types.STRING(), Types.LONG()])
+
+
+class Count(KeyedProcessFunction):
+    """Stands for the count that simulated tasks do."""
+
+    def open(self, ctx: Any) -> None:
+        self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an operator starts: which sinks, and how many tasks."""
+
+    sinks: tuple[str, ...]
+    """By kind; the uid is the same."""
+    parallelism: int = 2
+
+    @lru_cache(maxsize=64)  # noqa: B019 - there are few
+    def plan(self) -> Plan:
+        env = environment(self.parallelism).set_max_parallelism(16)
+        records = source(env, SOURCE, RECORD)
+        counts = records.key_by("key").process(Count(), output_type=RESULT).uid(COUNT)
+        for kind in self.sinks:
+            sink = SimulatedFiles(kind) if kind == "files" else KINDS[kind](kind)
+            counts.sink_to(sink).uid(kind)
+        return env.plan()
+
+
+def groups_of(keys: list[str]) -> dict[str, int]:
+    """The key group of each key, as the program has them."""
+    plan = Program(("two-phase",)).plan()
+    (channel,) = [channel for channel in plan.channels if channel.key is not None]
+    assert channel.key is not None
+    group = channel.key.codec().group
+    return {key: group(key, plan.max_parallelism) for key in keys}
+
+
+@dataclass
+class Driver:
+    """A driver process, from its start to its end.
+
+    Attributes:
+        outcome: How it has ended; None while it runs, or if it was killed.
+    """
+
+    world: World
+    process: Process
+    program: Program
+    spec: JobSpec
+    input: Input
+    outcome: BaseException | str | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        self.world.tell(
+            f"== {self.process.name} starts: {self.program.parallelism} tasks, "
+            f"from {self.spec.start_from or 'the newest'}"
+        )
+        self.world.spawn(self.process.name, self.process, self._main)
+
+    def _main(self) -> None:
+        try:
+            self.outcome = self._run()
+        except Killed:
+            raise
+        except Exception as error:  # noqa: BLE001 - the end of the process
+            self.outcome = error
+        self.world.tell(f"== {self.process.name} ends: {self.outcome!r}")
+
+    def _run(self) -> BaseException | str:
+        """What `JobRunner.run` does, without a heartbeat, a monitor and requests."""
+        engine: Any = SimEngine(self.world, self.process, self.input)
+        runner = spark_runner.JobRunner(engine, self.program.plan(), self.spec)
+        runner._starter.check()
+        runner._info = runner._directory.open()
+        runner.report.job_id = runner._info.job_id
+        runner._throughput.begin(runner._info.job_id)
+        for _ in range(_MOST_ATTEMPTS):
+            cause = runner._run_attempt()
+            self.process.require_alive()
+            if cause is None:
+                return "finished"
+            self.world.tell(f"{self.process.name}: the attempt failed: {cause!r}")
+            if isinstance(cause, (*FINAL, *REPLACED)):
+                return cause
+        return "gave up"
+
+
+def job_spec(root: str, settings: CheckpointSettings, **more: Any) -> JobSpec:
+    restart = RestartStrategies.no_restart()
+    return replace(JobSpec("job", root, settings, restart, bounded=True), **more)
+
+
+def context_with(clock: Any) -> Any:
+    """`JobContext` for runners, with the clock of a world."""
+
+    def make(engine: Any, plan: Plan, spec: JobSpec, directory: Any) -> JobContext:
+        directory._clock = clock
+        return JobContext(engine, plan, spec, directory, clock)
+
+    return make

@@ -1,0 +1,322 @@
+"""An engine whose tasks are a few lines of Python: a count by key, its state, and the sinks.
+
+Tasks keep their state as real ones do: each epoch writes the changed counts of a partition into a
+file, which manifests refer to, and a task reads the files of its partition when it has not seen
+them. Sinks are the real templates. Some tasks have copies, which go on when nobody wants them.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from simulation.world import Process, World
+from turnback.checkpoint.manifest import SourcePosition
+from turnback.core.errors import EpochConflictError
+from turnback.program.plan import Operator, Plan
+from turnback.sinks.base import WriterContext
+from turnback.spark.engine import EpochInput, Sources
+from turnback.spark.job import JobSpec
+from turnback.spark.merger import MergeTask
+from turnback.state.files import StateFile, storage_of
+from turnback.state.schema import KeySchema, StateSchema
+from turnback.storage.base import Storage
+from turnback.storage.envelope import digest
+from turnback.types.columns import Batch
+from turnback.types.keys import partition_of
+from turnback.worker.message import Barrier, Order, TaskAck, TaskName
+
+Record = tuple[str, int]
+"""A key, and its place in the input."""
+SOURCE, COUNT = "in", "count"
+_SCHEMA = StateSchema(
+    uid=COUNT, name="n", kind="value", key=KeySchema(("string",), columns=True), value="long"
+)
+_EPOCH_S = 0.03
+
+
+@dataclass
+class Input:
+    """What there is to read, and where each of it belongs."""
+
+    records: list[Record]
+    groups: dict[str, int]
+    """The key group of each key."""
+
+    def partition(self, key: str, parallelism: int, max_parallelism: int) -> int:
+        return partition_of(self.groups[key], parallelism, max_parallelism)
+
+
+class SimEngine:
+    """Runs the jobs of one driver process."""
+
+    cores = 2
+
+    def __init__(self, world: World, process: Process, input: Input) -> None:
+        self.world, self.process, self.input = world, process, input
+        self.tasks = 0
+
+    def run_tasks(self, description: str, tasks: Sequence[Any]) -> list[Any]:
+        return [merged(task) if isinstance(task, MergeTask) else task.run() for task in tasks]
+
+    def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> SimQuery:
+        return SimQuery(self, plan)
+
+    def lost(self) -> str | None:
+        return None
+
+    def web_ui(self) -> str | None:
+        return None
+
+
+class SimQuery:
+    """Reads the input in pieces, each of them an epoch."""
+
+    def __init__(self, engine: SimEngine, plan: Plan) -> None:
+        self.engine, self.plan = engine, plan
+        self.offset = 0
+        self.stores: dict[int, tuple[tuple[str, ...], dict[str, int]]] = {}
+        self.reran = False
+        self._on_input: Callable[[EpochInput], None] | None = None
+
+    def restore(self, sources: Sources) -> None:
+        position = sources[SOURCE].offset
+        self.offset = int(position or 0)
+
+    def start(self, on_input: Callable[[EpochInput], None]) -> None:
+        self._on_input = on_input
+
+    def empty_input(self) -> SimEpoch:
+        return SimEpoch(self, self.offset, self.offset)
+
+    def wait(self, seconds: float) -> bool:
+        world = self.engine.world
+        if self.offset >= len(self.engine.input.records):
+            return True
+        world.wait_until(lambda: False, world.rng.choice((0.0, _EPOCH_S, seconds)))
+        if world.rng.random() < 0.2:
+            return False
+        upto = min(self.offset + world.rng.randint(1, 4), len(self.engine.input.records))
+        assert self._on_input is not None
+        self._on_input(SimEpoch(self, self.offset, upto))
+        self.offset = upto
+        return False
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
+        return self.reran
+
+
+@dataclass
+class SimEpoch:
+    """The records of one epoch."""
+
+    query: SimQuery
+    first: int
+    upto: int
+
+    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+        (order,) = orders
+        engine, plan = self.query.engine, self.query.plan
+        parallelism = plan.levels[0].parallelism
+        assert parallelism is not None
+        records = engine.input.records[self.first : self.upto]
+        self.query.reran = False
+        barriers = []
+        for partition in range(parallelism):
+            mine = [
+                key
+                for key, _ in records
+                if engine.input.partition(key, parallelism, plan.max_parallelism) == partition
+            ]
+            barriers.append(self._run_task(order, partition, mine))
+        if not engine.world.healthy and engine.world.rng.random() < 0.01:
+            engine.world.tell(
+                f"{engine.process.name}: Spark has lost output of epoch {order.epoch}"
+            )
+            raise EpochConflictError("output of tasks that others had read was lost")
+        return barriers
+
+    def _run_task(self, order: Order, partition: int, keys: list[str]) -> Barrier:
+        world, engine = self.query.engine.world, self.query.engine
+        copies = 0 if world.healthy or not keys else int(world.rng.random() < 0.08)
+        if copies:
+            self.query.reran = True
+            engine.tasks += 1
+            self._spawn_copy(order, partition, keys, engine.tasks)
+        engine.tasks += 1
+        return self._task(order, partition, keys, engine.tasks).run()
+
+    def _spawn_copy(self, order: Order, partition: int, keys: list[str], number: int) -> None:
+        """Start a copy of a task on another machine: it outlives the driver, and may be killed."""
+        world = self.query.engine.world
+        name = f"{self.query.engine.process.name} copy {order.epoch}.{partition}.{number}"
+        process = world.process(name)
+        task = self._task(order, partition, keys, number)
+
+        def run() -> None:
+            if world.rng.random() < 0.3:
+                world.pause(process, world.rng.choice((5, 50, 300)))
+                world.wait_until(lambda: True)
+            try:
+                task.run()
+            except Exception as error:  # noqa: BLE001 - nobody waits for it
+                world.tell(f"{name} failed: {error}")
+
+        world.spawn(name, process, run)
+
+    def _task(self, order: Order, partition: int, keys: list[str], number: int) -> SimTask:
+        query = self.query
+        return SimTask(query, order, TaskName(partition, number), keys)
+
+    def source_tasks(self) -> int:
+        return 0
+
+    def positions(self) -> Sources | None:
+        return {SOURCE: SourcePosition(str(self.upto))}
+
+    def file_order(self) -> dict[int, int]:
+        return {}
+
+    def partitions(self) -> Mapping[str, Sequence[str]] | None:
+        return None
+
+
+@dataclass
+class SimTask:
+    """One attempt of one task in one epoch."""
+
+    query: SimQuery
+    order: Order
+    name: TaskName
+    keys: list[str]
+
+    def run(self) -> Barrier:
+        plan = self.query.plan
+        counts = dict(self._restored())
+        rows = []
+        for key in self.keys:
+            counts[key] = counts.get(key, 0) + 1
+            rows.append((key, counts[key]))
+        transactions: dict[str, tuple[bytes, ...]] = {}
+        for op in plan.levels[0].operators:
+            if op.uid != COUNT:
+                handle = self._write(op, rows)
+                if handle is not None:
+                    transactions[op.uid] = (handle,)
+        state = self._snapshot(counts) if rows else None
+        ack = TaskAck(0, self.name, (), state, (_SCHEMA,), transactions)
+        return Barrier(0, self.name, (ack,))
+
+    def _restored(self) -> dict[str, int]:
+        """The counts before this epoch; of files that were read before, from memory."""
+        files = self.order.files.get(self.name.partition, ())
+        paths = tuple(file.path for file in files)
+        known, counts = self.query.stores.get(self.name.partition, ((), {}))
+        if known != paths[: len(known)]:
+            known, counts = (), {}
+        counts = dict(counts)
+        for file in files[len(known) :]:
+            counts.update(read_counts(self.order, file, self.query.engine.input.groups))
+        self.query.stores[self.name.partition] = (paths, counts)
+        return counts
+
+    def _snapshot(self, counts: Mapping[str, int]) -> StateFile:
+        changed = {key: counts[key] for key in sorted(set(self.keys))}
+        groups = [self.query.engine.input.groups[key] for key in changed]
+        number, epoch = self.name.attempt, self.order.epoch
+        path = (
+            f"state/{self.order.attempt}/0-{self.name.partition}-{epoch}-{number}-"
+            f"{uuid.uuid4().hex[:6]}.json"
+        )
+        data = json.dumps(changed).encode()
+        storage_of(self.order.storage).put(path, data)
+        return StateFile(
+            path=path,
+            length=len(data),
+            digest=digest(data),
+            rows=len(changed),
+            first_epoch=epoch,
+            last_epoch=epoch,
+            first_group=min(groups),
+            last_group=max(groups),
+            operators=(COUNT,),
+            lineage=((self.order.line, epoch),),
+        )
+
+    def _write(self, op: Operator, rows: list[tuple[str, int]]) -> bytes | None:
+        order = self.order
+        assert op.input_type is not None
+        ctx = WriterContext(
+            order.job,
+            order.job_id,
+            op.uid,
+            order.attempt,
+            order.epoch,
+            self.name.partition,
+            self.name.attempt,
+            op.input_type,
+            order.storage,
+            order.directory_id,
+            order.nonce,
+        )
+        writer = op.function.writer(ctx)
+        try:
+            if rows:
+                writer.write(Batch(op.input_type, rows))
+            handle: bytes | None = writer.prepare()
+        except Exception:
+            try:
+                writer.abort()
+            except Exception as error:  # noqa: BLE001 - as a task does
+                self.query.engine.world.tell(f"abort failed: {error}")
+            raise
+        return handle
+
+
+def read_counts(order: Order, file: StateFile, groups: Mapping[str, int]) -> dict[str, int]:
+    """What a file holds for the partition that it was clipped for."""
+    data = storage_of(order.storage).get(file.path)
+    counts: dict[str, int] = json.loads(data)
+    return {
+        key: n for key, n in counts.items() if file.first_group <= groups[key] <= file.last_group
+    }
+
+
+def merged(task: MergeTask) -> StateFile:
+    """Merge files as `MergeTask` does, in the format of these tasks."""
+    storage = storage_of(task.storage)
+    counts: dict[str, int] = {}
+    for file in task.files:
+        counts |= json.loads(storage.get(file.path))
+    level, partition = task.home
+    data = json.dumps(counts).encode()
+    path = f"state/{task.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.json"
+    storage.put(path, data)
+    newest = max(task.files, key=lambda file: file.last_epoch)
+    file = replace(
+        newest,
+        path=path,
+        length=len(data),
+        digest=digest(data),
+        rows=len(counts),
+        first_epoch=min(f.first_epoch for f in task.files),
+        first_group=min(f.first_group for f in task.files),
+        last_group=max(f.last_group for f in task.files),
+    )
+    if not task.final:
+        return file
+    first, last = task.groups
+    return replace(
+        file, first_group=first, last_group=last, operators=task.operators, complete=True
+    )

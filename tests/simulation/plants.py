@@ -1,0 +1,120 @@
+"""Defects to plant, one at a time: a simulation that does not notice them proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.protocol import CommitProtocol
+from turnback.checkpoint.retention import Retention
+from turnback.sinks import two_phase
+from turnback.spark import runner
+from turnback.spark.matched import commit_promised, roll_back_leftovers
+
+
+def _commit_before_manifest() -> Any:
+    persist = CommitProtocol._persist_manifest
+
+    def hasty(self: Any, pending: Any) -> Any:
+        self.commit_up_to(pending.epoch)
+        return persist(self, pending)
+
+    return mock.patch.object(CommitProtocol, "_persist_manifest", hasty)
+
+
+def _roll_back_before_start_is_recorded() -> Any:
+    def hasty(log: Any, sinks: Any, matched: Any) -> None:
+        commit_promised(log, sinks, matched)
+        roll_back_leftovers(sinks)
+
+    return mock.patch.object(runner, "commit_promised", hasty)
+
+
+def _task_rolls_back_its_copies() -> Any:
+    begin = TwoPhaseModel.begin
+
+    def jealous(self: Any, ctx: Any) -> str:
+        task = f"{identity(ctx)}:{ctx.attempt}.{ctx.epoch}.{ctx.partition}."
+
+        def roll_back() -> None:
+            for txn in [t for t in target(self.name).prepared if t.startswith(task)]:
+                del target(self.name).prepared[txn]
+
+        ask(f"{self.name}: roll back copies", roll_back)
+        return begin(self, ctx)
+
+    return mock.patch.object(TwoPhaseModel, "begin", jealous)
+
+
+def _no_fence() -> Any:
+    def append(self: Any, manifest: Any) -> Any:
+        # Wherever there is room, whoever has taken over.
+        self._next = max([*self.numbers(), 0]) + 1
+        return honest(self, manifest)
+
+    honest = CheckpointLog.append
+    return mock.patch.object(CheckpointLog, "append", append)
+
+
+def _commits_count_as_done_when_they_fail() -> Any:
+    def careless(self: Any, epoch: int, number: int, *, flush: bool = True) -> None:
+        try:
+            self.commit_up_to(epoch, flush=flush)
+        except Exception:
+            self._log.record_commit(number)
+            raise
+        self._log.record_commit(number)
+
+    return mock.patch.object(CommitProtocol, "_commit_manifest", careless)
+
+
+def _files_in_use_are_deleted() -> Any:
+    def clean(self: Any, in_use: Callable[[], Any]) -> None:
+        self._drop(self.numbers()[:-1])
+        with self._lock:
+            gone = sorted(self._retired)
+        for path in gone:
+            self._storage.delete(path)
+
+    return mock.patch.object(Retention, "clean", clean)
+
+
+def _publishes_without_comparing() -> Any:
+    def publish(self: Any, ctx: Any, version: int, driver: str | None, rows: list[Any]) -> None:
+        place = target(self.name)
+        place.rows += rows
+        place.versions[identity(ctx)] = (version, driver)
+
+    return mock.patch.object(WriteAheadModel, "_publish", publish)
+
+
+def _discards_what_waits_for_its_commit() -> Any:
+    discard = two_phase._TwoPhaseCommitter.discard_others
+    return mock.patch.object(
+        two_phase._TwoPhaseCommitter, "discard_others", lambda self, known: discard(self, ())
+    )
+
+
+PLANTS: dict[str, Callable[[], Any]] = {
+    "commit-before-manifest": _commit_before_manifest,
+    "roll-back-before-start": _roll_back_before_start_is_recorded,
+    "task-rolls-back-copies": _task_rolls_back_its_copies,
+    "no-fence": _no_fence,
+    "failed-commits-recorded": _commits_count_as_done_when_they_fail,
+    "files-in-use-deleted": _files_in_use_are_deleted,
+    "no-compare-at-publish": _publishes_without_comparing,
+    "discards-what-waits": _discards_what_waits_for_its_commit,
+}
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    if name is None:
+        yield
+        return
+    with PLANTS[name]():
+        yield

@@ -1,0 +1,308 @@
+"""One run: an operator who keeps a job going through whatever a seed has in store."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from simulation import files as simulated_fs
+from simulation.driver import Driver, Program, context_with, groups_of, job_spec
+from simulation.engine import SOURCE, Input
+from simulation.files import simulated_files
+from simulation.plants import planted
+from simulation.targets import KINDS, Targets, target
+from simulation.threads import simulated
+from simulation.world import SimStorage, World
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
+from turnback.config.checkpointing import CheckpointSettings
+from turnback.job.directory import JobDirectory
+from turnback.sinks.base import directory_digest
+from turnback.snapshot.find import resume_point
+from turnback.spark import runner as spark_runner
+from turnback.state import files as state_files
+from turnback.storage import open as storage_open
+
+_MOST_STEPS = 1500
+_MOST_DRIVERS = 10
+_KEYS = ("a", "b", "c", "d")
+_GROUPS: dict[str, int] = {}
+
+
+class WrongOutcomeError(AssertionError):
+    """Readers see something else than without faults."""
+
+
+@dataclass
+class Run:
+    """A world with one job in it.
+
+    Attributes:
+        plant: The defect to plant, see `plants`.
+    """
+
+    seed: int
+    plant: str | None = None
+    world: World = field(init=False)
+    turns: list[int] = field(default_factory=list)
+    """From where the job was, or may have been, turned back: offsets of the input."""
+
+    def __post_init__(self) -> None:
+        self.world = World(self.seed)
+        rng = self.world.rng
+        keys = _KEYS[: rng.randint(1, 4)]
+        records = [(rng.choice(keys), place) for place in range(rng.randint(4, 32))]
+        if not _GROUPS:
+            _GROUPS.update(groups_of(list(_KEYS)))
+        self.input = Input(records, dict(_GROUPS))
+        self.root = f"simulation-{self.seed}"
+        """Where the job is that goes on; a copy of it has another."""
+        self.backup: tuple[dict[str, bytes], int] | None = None
+        self.take_over = False
+        self.restored = False
+        """Whether drivers were forgotten, so that nobody settles what they have left."""
+        sinks = tuple(kind for kind in (*KINDS, "files") if rng.random() < 0.4) or ("two-phase",)
+        self.program = Program(sinks, rng.randint(1, 3))
+        self.settings = CheckpointSettings(
+            interval_ms=rng.choice((20, 50, 200)),
+            timeout_ms=rng.choice((1000, 600_000)),
+            num_retained=rng.choice((1, 2, 3, 3)),
+            tolerable_failures=rng.choice((0, 2)),
+            max_concurrent=rng.randint(1, 2),
+        )
+        self.storages: dict[str, SimStorage] = {}
+        self.drivers: list[Driver] = []
+
+    def play(self) -> None:
+        """Raise `WrongOutcomeError` if readers see something wrong in the end."""
+        Targets.begin(self.world)
+        with ExitStack() as patches:
+            patches.enter_context(simulated(self.world, self._storage))
+            patches.enter_context(
+                mock.patch.object(spark_runner, "JobContext", context_with(self.world.clock))
+            )
+            if "files" in self.program.sinks:
+                patches.enter_context(simulated_files(self.world))
+            patches.enter_context(planted(self.plant))
+            # The same in every process, or a seed would not tell the same story.
+            patches.enter_context(mock.patch.object(spark_runner, "getpid", lambda: 1))
+            patches.enter_context(mock.patch("importlib.metadata.version", lambda name: "1"))
+            state_files._opened.cache_clear()
+            try:
+                self._live_through_faults()
+                self._finish()
+                self._check()
+            finally:
+                state_files._opened.cache_clear()
+                for root in (f"simulation-{self.seed}", f"simulation-{self.seed}-copy"):
+                    storage_open._ROOTS.pop(root, None)
+
+    # -- the operator
+
+    def _live_through_faults(self) -> None:
+        world = self.world
+        rng = world.rng
+        most_drivers = rng.randint(2, 7)
+        restlessness = rng.choice((0.0, 0.005, 0.02))
+        while world.steps < _MOST_STEPS:
+            running = [d for d in self.drivers if world.is_running(d.process)]
+            awake = [d for d in running if d.process.asleep_until <= world.steps]
+            if not awake:
+                if len(self.drivers) >= most_drivers:
+                    return
+                self._change_place()
+                self._start()
+            elif rng.random() < restlessness:
+                self._intervene(rng.choice(awake))
+            world.step()
+
+    def _intervene(self, driver: Driver) -> None:
+        """Do something to a driver that runs, or beside it."""
+        world = self.world
+        what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
+        if what == "kill":
+            world.tell(f"== {driver.process.name} is killed")
+            world.kill(driver.process)
+        elif what == "pause":
+            world.tell(f"== {driver.process.name} is paused")
+            world.pause(driver.process, world.rng.choice((50, 200, 1000)))
+        elif what == "second":
+            if len(self.drivers) < _MOST_DRIVERS:
+                self._start()
+        elif what == "backup":
+            files = dict(storage_open._ROOTS[self.root])
+            if "job/job.json" in files:  # or it would be another job after that
+                world.tell("== the job directory is backed up")
+                self.backup = (files, self._here())
+        else:
+            world.tell("== the wall clock jumps")
+            world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
+
+    def _start(self) -> Driver:
+        world = self.world
+        if self.drivers and world.rng.random() < 0.2:
+            self.program = Program(self.program.sinks, world.rng.randint(1, 3))
+        process = world.process(f"driver {len(self.drivers) + 1}")
+        spec = job_spec(
+            f"memory://{self.root}",
+            self.settings,
+            start_from=self._older(),
+            take_over_sinks=self.take_over,
+        )
+        driver = Driver(world, process, self.program, spec, self.input)
+        self.drivers.append(driver)
+        driver.start()
+        return driver
+
+    def _change_place(self) -> None:
+        """Now and then restore the job directory, or go on with a copy; no driver is awake."""
+        rng = self.world.rng
+        if self.backup is not None and rng.random() < 0.5:
+            self._restore(*self.backup)
+        elif len(self.program.sinks) == 1 and self.drivers and rng.random() < 0.1:
+            self._copy()
+
+    def _restore(self, files: dict[str, bytes], offset: int) -> None:
+        """Put a backup back; no driver may run meanwhile, but stray tasks may."""
+        world = self.world
+        world.tell("== the job directory is restored from the backup")
+        for driver in self.drivers:
+            world.kill(driver.process)
+        world.forget_late_calls()
+        here = storage_open._ROOTS[self.root]
+        here.clear()
+        here.update(files)
+        self.backup = None
+        self.turns.append(offset)
+        self.take_over = True
+        self.restored = True
+
+    def _copy(self) -> None:
+        """Go on with a copy of the job directory, which takes the target over."""
+        log = CheckpointLog(self._job_storage().inner)
+        newest = log.latest()
+        if self.root.endswith("-copy") or newest is None or log.uncommitted(newest):
+            return
+        self.world.tell("== the job directory is copied, and the copy goes on")
+        files = dict(storage_open._ROOTS[self.root])
+        self.root = f"{self.root}-copy"
+        storage_open._ROOTS[self.root] = files
+        self.backup = None
+        self.turns.append(0)
+        self.take_over = True
+
+    def _here(self) -> int:
+        """The offset of the input from which the job would go on."""
+        storage = self._job_storage().inner
+        point = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
+        return _offset(point.manifest) if point and point.manifest else 0
+
+    def _older(self) -> int | None:
+        """Now and then, an older checkpoint to turn the job back to."""
+        rng = self.world.rng
+        if self.world.healthy or rng.random() > 0.5:
+            return None
+        log = CheckpointLog(self._job_storage().inner)
+        there = set(self._job_storage().inner.list())
+        # A late write may bring a dropped checkpoint back, whose files are gone.
+        manifests = tuple(m for m in log.scan().manifests[:-1] if there.issuperset(m.files()))
+        if "idempotent" in self.program.sinks:
+            # A target of values cannot be turned forward: nothing writes the newer ones again.
+            if any(self.world.is_running(driver.process) for driver in self.drivers):
+                return None
+            manifests = tuple(m for m in manifests if _offset(m) <= self._here())
+        if not manifests:
+            return None
+        chosen = rng.choice(manifests)
+        self.turns.append(_offset(chosen))
+        return chosen.number
+
+    def _job_storage(self) -> SimStorage:
+        return self._storage(f"{self.root}/job")
+
+    def _finish(self) -> None:
+        """Let everybody end who is left, and then the job, with nothing in its way."""
+        world = self.world
+        world.end_faults()
+        while world.step():
+            pass
+        driver = self._start()
+        while world.step():
+            pass
+        if driver.outcome != "finished":
+            raise WrongOutcomeError(f"the last driver could not finish the job: {driver.outcome!r}")
+
+    def _storage(self, name: str) -> SimStorage:
+        if name not in self.storages:
+            self.storages[name] = SimStorage(self.world, name)
+        return self.storages[name]
+
+    # -- what readers must see
+
+    def _check(self) -> None:
+        counts: Counter[str] = Counter()
+        most: dict[tuple[str, int], int] = {}
+        for key, place in self.input.records:
+            counts[key] += 1
+            most[key, counts[key]] = 1 + sum(turn <= place for turn in self.turns)
+        for kind in self.program.sinks:
+            if kind == "idempotent":
+                seen = {key: row[1] for key, (_, _, row) in target(kind).values.items()}
+                if seen != dict(counts):
+                    raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
+            elif kind == "files":
+                self._check_rows(kind, simulated_fs.rows(kind), most)
+                left = simulated_fs.staged(kind)
+                if left and not self.restored:
+                    raise WrongOutcomeError(f"{kind}: left staged: {left}")
+            else:
+                self._check_rows(kind, target(kind).rows, most)
+                self._check_order(kind)
+        log = CheckpointLog(self._job_storage().inner)
+        point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
+        if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
+            raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
+        staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
+        if staged:
+            raise WrongOutcomeError(f"left staged: {staged}")
+
+    def _check_rows(self, kind: str, seen: list[Any], most: dict[tuple[str, int], int]) -> None:
+        """Each row is there, and no more often than the job was turned back behind it."""
+        rows = Counter(seen)
+        lost = sorted(row for row in most if not rows[row])
+        more = sorted(row for row, times in rows.items() if times > most.get(row, 0))
+        if lost or more:
+            raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
+
+    def _check_order(self, kind: str) -> None:
+        """The rows of a key are in their order, and nothing is left prepared."""
+        place = target(kind)
+        for key in self.input.groups:
+            order = [row[1] for row in place.rows if row[0] == key]
+            if not self.turns and order != sorted(order):
+                raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
+        # What a job that has lost its target left there is its own to settle.
+        mine = directory_digest(f"memory://{self.root}/job")
+        left = sorted(txn for txn in place.prepared if txn.startswith(mine))
+        if left and not self.restored:
+            raise WrongOutcomeError(f"{kind}: left prepared: {left}")
+
+
+def _offset(manifest: Manifest) -> int:
+    return int(manifest.sources[SOURCE].offset or 0)
+
+
+def play(seed: int, plant: str | None = None) -> Run:
+    """Play a seed; raises what went wrong, with the story in its notes."""
+    logging.getLogger("turnback").setLevel(logging.CRITICAL)
+    run = Run(seed, plant)
+    try:
+        run.play()
+    except Exception as error:
+        error.add_note("\n".join(run.world.story))
+        raise
+    return run

@@ -1,0 +1,31 @@
+"""A checkpoint whose promised output was rolled back cannot be started from."""
+
+import pytest
+
+from coordinator_fakes import Job, memory
+from turnback.core.errors import ConfigurationError
+from turnback.job.directory import JobDirectory
+from turnback.snapshot.snapshot import Snapshot
+from turnback.spark.matched import require_kept_output
+from turnback.state.files import StorageRef
+
+
+def test_also_if_what_was_written_in_its_place_is_committed() -> None:
+    storage = memory()
+    directory = JobDirectory(storage, "job")
+    first = Job(storage)
+    first.sink.broken = RuntimeError("the target does not answer")
+    first.epoch(1)
+    first.checkpoint()
+    (manifest,) = first.log.scan().manifests
+    assert first.log.uncommitted(manifest)
+    directory.record_attempt(2, abandoned=(manifest.number,))
+    second = Job(storage, nonce="m")
+    second.epoch(1)
+    second.checkpoint()
+    # The record of the second one covers everything before it.
+    promised = second.log.uncommitted(manifest)
+    assert promised == {}
+    snapshot = Snapshot(manifest, StorageRef(storage.uri), promised)
+    with pytest.raises(ConfigurationError, match="rolled back when attempt 2 was started"):
+        require_kept_output(directory, snapshot)
