@@ -67,7 +67,7 @@ def rows(name: str) -> list[tuple[Any, ...]]:
 
 def staged(name: str) -> list[str]:
     """What is written and not visible."""
-    return sorted(path.name for path in (Directory.get() / name).rglob("*.inprogress"))
+    return sorted(map(str, (Directory.get() / name).rglob("*.inprogress")))
 
 
 @contextmanager

@@ -256,7 +256,7 @@ class Run:
                     raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
             elif kind == "files":
                 self._check_rows(kind, simulated_fs.rows(kind), most)
-                left = simulated_fs.staged(kind)
+                left = [path for path in simulated_fs.staged(kind) if f"@{self._mine}/" in path]
                 if left and not self.restored:
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
             else:
@@ -269,6 +269,11 @@ class Run:
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
         if staged:
             raise WrongOutcomeError(f"left staged: {staged}")
+
+    @property
+    def _mine(self) -> str:
+        """What the job's own names have; a job that has lost its target settles its own."""
+        return directory_digest(f"memory://{self.root}/job")
 
     def _check_rows(self, kind: str, seen: list[Any], most: dict[tuple[str, int], int]) -> None:
         """Each row is there, and no more often than the job was turned back behind it."""
@@ -285,9 +290,7 @@ class Run:
             order = [row[1] for row in place.rows if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
-        # What a job that has lost its target left there is its own to settle.
-        mine = directory_digest(f"memory://{self.root}/job")
-        left = sorted(txn for txn in place.prepared if txn.startswith(mine))
+        left = sorted(txn for txn in place.prepared if txn.startswith(self._mine))
         if left and not self.restored:
             raise WrongOutcomeError(f"{kind}: left prepared: {left}")
 

@@ -49,6 +49,7 @@ from turnback.types.typeinfo import TypeInfo
 R = TypeVar("R")
 _FORMAT = 1
 _BEGUN = "publishing"
+_ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,16 @@ class VersionRecords:
         return record.version if record is not None else 0
 
 
+def accept_published(ctx: CommitterContext, attempt: int) -> None:
+    """Record that the user goes on with whatever targets remember of attempts up to this one.
+
+    Called when targets are taken over. Otherwise a job directory that was restored from a backup
+    would be refused by what it had published after the backup for ever.
+    """
+    if ctx.job_id and attempt:
+        VersionRecords(replace(ctx, attempt=attempt), _ACCEPTED).write(attempt)
+
+
 class WriteAheadCommitter:
     """Publishes what tasks have staged, each epoch once.
 
@@ -305,7 +316,11 @@ class WriteAheadCommitter:
             with self._failures():
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
-        if begun and done > begun:  # versions before this one have not recorded it
+        if not begun or done <= begun:  # earlier versions of Turnback have recorded nothing
+            return
+        with self._failures():
+            accepted = VersionRecords(ctx, _ACCEPTED).newest()
+        if attempt_of(done) > accepted:
             raise unknown_output(ctx, attempt_of(done), target)
 
     def _record_begin(self, ctx: CommitterContext, version: int) -> None:

@@ -15,6 +15,7 @@ from turnback.job.directory import JobDirectory
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator, Plan
 from turnback.sinks.base import ClosingCommitter, CommitterContext, Sink
+from turnback.sinks.write_ahead import accept_published
 from turnback.snapshot.find import resume_point
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.envelope import decode_document, encode_document
@@ -109,6 +110,10 @@ def claim_targets(
         op.function.check_claim(contexts[op.uid])
     for op in sinks:
         op.function.claim(contexts[op.uid])
+    if take_over:
+        newest = CheckpointLog(directory.storage).newest()
+        for ctx in contexts.values():
+            accept_published(ctx, newest.attempt if newest is not None else 0)
     return contexts
 
 

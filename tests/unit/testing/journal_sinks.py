@@ -472,13 +472,6 @@ class MarkerOfJobId(EpochLedger):
         return f"{ctx.job_id}.{ctx.uid}"
 
 
-class TrustsVersions(EpochLedger):
-    """Takes a version for published, whichever driver has written it."""
-
-    def published(self, ctx) -> int:
-        return self.marker(ctx)[0]
-
-
 WRONG_WRITE_AHEAD = {
     ByEpoch: Promise.TURNED_BACK,
     Amnesic: Promise.COMMITTED_AGAIN,
@@ -486,7 +479,6 @@ WRONG_WRITE_AHEAD = {
     Trusting: Promise.PUBLISHED_ONCE,
     OneMarker: Promise.OTHER_JOBS,
     MarkerOfJobId: Promise.COPIED,
-    TrustsVersions: Promise.RESTORED,
 }
 
 
