@@ -137,7 +137,7 @@ class Run:
             files = dict(storage_open._ROOTS[self.root])
             if "job/job.json" in files:  # or it would be another job after that
                 world.tell("== the job directory is backed up")
-                self.backup = (files, self._here())
+                self.backup = (files, self._settled())
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
@@ -200,6 +200,15 @@ class Run:
         storage = self._job_storage().inner
         point = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
         return _offset(point.manifest) if point and point.manifest else 0
+
+    def _settled(self) -> int:
+        """The offset up to which the job knows its output to be committed.
+
+        Of a restored job directory the target may have forgotten what was promised behind it.
+        """
+        log = CheckpointLog(self._job_storage().inner)
+        done = [m for m in log.scan().manifests if not log.uncommitted(m)]
+        return min(self._here(), _offset(done[-1]) if done else 0)
 
     def _older(self) -> int | None:
         """Now and then, an older checkpoint to turn the job back to."""
