@@ -123,7 +123,10 @@ class _Owned:
     def _forget(self, place: Target, ctx: CommitterContext) -> None:
         """Go on with what is there; versions that drivers of a lost line wrote say nothing."""
         place.drivers.pop(identity(ctx), None)
-        place.versions.pop(identity(ctx), None)
+        version, driver = place.versions.get(identity(ctx), (0, ""))
+        assert ctx.attempts is not None
+        if ctx.attempts.nonce_of(attempt_of(version)) != driver:
+            place.versions.pop(identity(ctx), None)
         for key, (job, _, row) in place.values.items():
             if job == identity(ctx):
                 place.values[key] = ("", 0, row)
