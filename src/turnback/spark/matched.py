@@ -8,7 +8,7 @@ from itertools import chain
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, CorruptFileError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import target_version
 from turnback.snapshot.matching import Match
@@ -74,6 +74,28 @@ def abandoned_output(log: CheckpointLog, job_id: str, own: Manifest | None) -> t
         and (own is None or manifest.number != own.number)
         and log.uncommitted(manifest)
     )
+
+
+def require_files(directory: JobDirectory, manifest: Manifest) -> None:
+    """Refuse a checkpoint whose files are gone, before a start from it is recorded.
+
+    An object store may bring the manifest of a checkpoint back that was dropped: a write of it was
+    repeated, and came late. Every later start would go on from there.
+
+    Raises:
+        CorruptFileError: A file is missing.
+    """
+    storage = directory.storage
+    wanted = set(manifest.files())
+    folders = {path.partition("/")[0] for path in wanted}
+    missing = sorted(wanted.difference(*(storage.list(folder) for folder in folders)))
+    if missing:
+        raise CorruptFileError(
+            f"{manifest.name} of job {directory.name!r} cannot be started from: "
+            f"{storage.uri}/{missing[0]} is missing"
+            f"{f', with {len(missing) - 1} others' if len(missing) > 1 else ''}. Start from "
+            "another checkpoint or a savepoint"
+        )
 
 
 def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:

@@ -37,7 +37,7 @@ from turnback.spark.driver import JobContext
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.kafka_check import check_sources
-from turnback.spark.matched import Matched, require_kept_output
+from turnback.spark.matched import Matched, require_files, require_kept_output
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
@@ -161,6 +161,8 @@ class Starter:
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
             return Matched(snapshot, own, sinks=sinks, watermarks=own.watermarks)
+        if own is not None and self._spec.start_from is not None:
+            require_files(self._directory, own)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)

@@ -1,12 +1,12 @@
-"""A checkpoint whose promised output was rolled back cannot be started from."""
+"""A checkpoint that lacks its files, or its output, cannot be started from."""
 
 import pytest
 
 from coordinator_fakes import Job, memory
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, CorruptFileError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.matched import require_kept_output
+from turnback.spark.matched import require_files, require_kept_output
 from turnback.state.files import StorageRef
 
 
@@ -29,3 +29,17 @@ def test_also_if_what_was_written_in_its_place_is_committed() -> None:
     snapshot = Snapshot(manifest, StorageRef(storage.uri), promised)
     with pytest.raises(ConfigurationError, match="rolled back when attempt 2 was started"):
         require_kept_output(directory, snapshot)
+
+
+def test_a_dropped_checkpoint_that_a_late_write_has_brought_back() -> None:
+    storage = memory()
+    job = Job(storage)
+    job.epoch(1)
+    job.checkpoint()
+    (manifest,) = job.log.scan().manifests
+    directory = JobDirectory(storage, "job")
+    require_files(directory, manifest)
+    gone = next(iter(manifest.files()))
+    storage.delete(gone)
+    with pytest.raises(CorruptFileError, match=f"{gone} is missing.*Start from another"):
+        require_files(directory, manifest)
