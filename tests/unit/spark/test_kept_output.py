@@ -45,5 +45,5 @@ def test_a_dropped_checkpoint_that_a_late_write_has_brought_back() -> None:
     storage.put("offsets/read-0", b"one")
     require_files(directory, manifest)
     storage.delete("offsets/read-0")
-    with pytest.raises(CorruptFileError, match="offsets/read-0 is missing. Start from another"):
+    with pytest.raises(CorruptFileError, match=r"offsets/read-0 is missing\. Start from another"):
         require_files(directory, manifest)
