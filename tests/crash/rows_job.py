@@ -1,9 +1,10 @@
-"""A job whose tasks prepare rows in PostgreSQL, some of them twice at once: see `--help`.
+"""A job whose tasks prepare rows for Kafka and PostgreSQL, some of them twice: see `--help`.
 
 Speculation starts a copy of a task that is held up. In epoch `BEFORE` the task waits before it
 prepares its rows, until the copy has prepared them as well; the copy wins. In epoch `AFTER` it
-waits after that, until the copy has begun to write beside its rows; then it ends, and wins. Nothing
-is committed before the end of the input.
+waits after that, until the copy has begun to write beside its rows; then it ends, and wins. In
+epoch `LOST` it takes its executor with it when it has prepared its rows. Nothing is committed
+before the end of the input.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 from turnback import (
+    DeliveryGuarantee,
+    JsonRowSerializationSchema,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
     KeyedProcessFunction,
     PostgresSink,
     RestartStrategies,
@@ -26,8 +32,8 @@ from turnback import (
 from turnback.sinks.base import SinkWriter
 from turnback.spark.session import spark_session
 
-EPOCHS, KEYS = 6, 20
-BEFORE, AFTER = 2, 4
+EPOCHS, KEYS = 7, 20
+BEFORE, AFTER, LOST = 2, 4, 6
 _PATIENCE_S = 120.0
 
 
@@ -51,12 +57,12 @@ class HeldUpSink(PostgresSink):
 
     def writer(self, ctx):
         writer, mark = super().writer(ctx), f"{self.marks}/{ctx.epoch}"
-        if ctx.partition or ctx.epoch not in (BEFORE, AFTER):
+        if ctx.partition or ctx.epoch not in (BEFORE, AFTER, LOST):
             return writer
         try:
             os.close(os.open(f"{mark}-first", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            return Copy(writer, ctx.epoch, mark)
+            return writer if ctx.epoch == LOST else Copy(writer, ctx.epoch, mark)
         return First(writer, ctx.epoch, mark)
 
 
@@ -89,8 +95,10 @@ class First(Held):
             self.wait_for("copy-prepared")
         prepared = self.writer.prepare()
         self.tell("first-prepared")
-        if self.epoch == BEFORE:
-            time.sleep(_PATIENCE_S)  # Spark ends it, for the copy has won
+        if self.epoch == LOST:
+            os.kill(executor_of(os.getpid()), signal.SIGKILL)
+        if self.epoch in (BEFORE, LOST):
+            time.sleep(_PATIENCE_S)  # Spark ends it, for the copy has won, or with its executor
         self.wait_for("copy-began")
         return prepared
 
@@ -111,6 +119,25 @@ class Copy(Held):
         return prepared
 
 
+def executor_of(worker):
+    """The executor that a Python worker works for: there is a daemon in between."""
+    return parent(parent(worker))
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def topic_of(servers, topic):
+    """A sink for a topic, which is not held up: its rows are staged before those of the table."""
+    records = KafkaRecordSerializationSchema.builder().set_topic(topic).set_key_field("key")
+    records.set_value_serialization_schema(JsonRowSerializationSchema.builder().build())
+    sink = KafkaSink.builder().set_bootstrap_servers(servers)
+    sink.set_record_serializer(records.build())
+    sink.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+    return sink.set_transactional_id_prefix(f"rows-{topic}").build()
+
+
 def write_input(directory: Path) -> list[tuple[str, int]]:
     """One file for each epoch; returns the rows that the table is to have, sorted."""
     directory.mkdir()
@@ -127,6 +154,8 @@ def main() -> int:
     parser.add_argument("--master", required=True)
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument("--base", required=True, help="with the input; marks and jobs go there")
+    parser.add_argument("--kafka", required=True, help="where the broker is")
+    parser.add_argument("--topic", required=True)
     parser.add_argument("--dsn", required=True, help="of the server that has the table `numbers`")
     args = parser.parse_args()
     spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
@@ -140,6 +169,7 @@ def main() -> int:
     sink = HeldUpSink(
         args.dsn, f"{args.base}/marks", table="numbers", password_from="ROWS_PASSWORD"
     )
+    numbered.sink_to(topic_of(args.kafka, args.topic)).uid("records")
     numbered.sink_to(sink).uid("rows")
     env.execute("rows", bounded=True)
     return 0

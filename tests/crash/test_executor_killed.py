@@ -1,5 +1,6 @@
 """Failures below the driver, which Spark mends without a restart of the job: fault 11 and D4."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from crash import rows_job
 from crash.conftest import MakePlace
 from crash.driver import Driver, parent
 from crash.place import Place
+from services.kafka import KafkaBroker
 from services.postgres import PASSWORD, PostgresServer
 from services.spark import SparkCluster, spark_cluster
 from verification import verify
@@ -106,14 +108,23 @@ def test_fault_12_a_speculative_task_and_the_slow_one_both_write(
 
 
 def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
-    java: str, cluster: SparkCluster, postgres: PostgresServer, tmp_path: Path
+    java: str,
+    cluster: SparkCluster,
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    tmp_path: Path,
 ) -> None:
+    """In a table and in a topic, also if the first one dies with its executor after that."""
+    topic = kafka.create_topic()
     expected = rows_job.write_input(tmp_path / "input")
     (tmp_path / "marks").mkdir()
     postgres.run("DROP TABLE IF EXISTS numbers", "CREATE TABLE numbers (key text, n bigint)")
     settings = [f"--conf={key}={value}" for key, value in (cluster.settings | SPECULATION).items()]
     driver = Driver(
-        ["--master", cluster.master, "--base", str(tmp_path), "--dsn", postgres.dsn, *settings],
+        [
+            *("--master", cluster.master, "--base", str(tmp_path), *settings),
+            *("--dsn", postgres.dsn, "--kafka", kafka.servers, "--topic", topic),
+        ],
         tmp_path / "driver",
         tmp_path / "gate",
         {"JDK_JAVA_OPTIONS": java, "ROWS_PASSWORD": PASSWORD},
@@ -124,13 +135,16 @@ def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
     finally:
         driver.kill()
     marks = {path.name for path in (tmp_path / "marks").iterdir()}
-    before, after = (
+    before, after, lost = (
         {mark.partition("-")[2] for mark in marks if mark.startswith(f"{epoch}-")}
-        for epoch in (rows_job.BEFORE, rows_job.AFTER)
+        for epoch in (rows_job.BEFORE, rows_job.AFTER, rows_job.LOST)
     )
     assert before == {"first", "copy-began", "copy-prepared", "first-prepared"}
     assert after == {"first", "first-prepared", "copy-began"}  # and then Spark ended it
+    assert lost == {"first", "first-prepared"}
     assert sorted(postgres.query("SELECT key, n FROM numbers")) == expected
+    records = [json.loads(value) for _, value in kafka.read(topic)]
+    assert sorted((record["key"], record["n"]) for record in records) == expected
     assert postgres.prepared() == []
 
 
