@@ -45,6 +45,12 @@ def make(redis: RedisServer, client: Any, monkeypatch: pytest.MonkeyPatch) -> An
     return sink
 
 
+@pytest.fixture
+def task(task: Task) -> Task:
+    """Makes the context of a task of a job whose directory nobody knows: nothing is claimed."""
+    return lambda *type, **changes: task(*type, **{"directory_id": "", **changes})
+
+
 def write(sink: RedisSink, ctx: WriterContext, *rows: Any) -> None:
     writer = sink.writer(ctx)
     writer.write(Batch(ctx.type, list(rows)))
