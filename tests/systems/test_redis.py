@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -427,14 +428,15 @@ def test_a_server_that_is_not_there(make: Any, driver: Driver) -> None:
 
 
 def test_what_sinks_promise(make: Any, client: Any) -> None:
+    prefixes = map("p{}:".format, itertools.count())
+
     def make_empty() -> RedisSink:
-        client.flushall()
-        sink: RedisSink = make(prefix="p:")
+        sink: RedisSink = make(prefix=next(prefixes))
         return sink
 
-    def read(_: RedisSink) -> list[tuple[str, int]]:
-        keys = [key.decode() for key in client.scan_iter("p:*")]
-        return [(key[2:], int(client.hget(key, "n"))) for key in keys]
+    def read(sink: RedisSink) -> list[tuple[str, int]]:
+        keys = [key.decode() for key in client.scan_iter(f"{sink.prefix}*")]
+        return [(key.partition(":")[2], int(client.hget(key, "n"))) for key in keys]
 
     elements = [(f"post {n}", n) for n in range(8)]
     kind = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
