@@ -303,7 +303,7 @@ def test_the_example_and_the_page(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert "18 passed" in done.stdout
+    assert "19 passed" in done.stdout
 
 
 def test_the_page_names_every_point() -> None:

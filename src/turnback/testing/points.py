@@ -52,6 +52,7 @@ def _holds_merged_file(arguments: Arguments) -> bool:
 
 _APPEND = "checkpoint.log:CheckpointLog.append"
 _COMMIT_SINKS = "checkpoint.commits:Committers.commit"
+_RUN_ATTEMPT = "spark.runner:JobRunner._run_attempt"
 _CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
 _PREPARED, _PUBLISHED = "sinks.sql_rows:PreparedRows", "sinks.sql_rows:PublishedRows"
@@ -102,10 +103,13 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "before-merged-files-go": (Point(_DELETE, "before", _CLEAN, only=_is_state_file),),
     # a start
     "after-fence": (Point("checkpoint.log:CheckpointLog.fence", "after"),),
+    # the first sink has committed what is promised
+    "during-recovery": tuple(
+        Point(f"{committer}.commit", "after", _RUN_ATTEMPT) for committer in _COMMITTERS
+    ),
     # what is promised is committed; nothing is rolled back yet
     "before-start-record": (Point("job.directory:JobDirectory.record_attempt", "before"),),
     "after-start-record": (Point("job.directory:JobDirectory.record_attempt", "after"),),
-    "during-recovery": tuple(Point(f"{committer}.recover", "after") for committer in _COMMITTERS),
     "before-first-epoch": (Point("spark.attempt:Attempt._drive", "before"),),
     "during-intake": (Point(_PUT, "before", "worker.intake:IntakeTask.run"),),
     # a savepoint
