@@ -37,7 +37,7 @@ def test_a_seed_gives_the_same_story_again() -> None:
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_defect_is_noticed(plant: str) -> None:
-    played = simulate("--seeds", "400", "--plant", plant)
+    played = simulate("--seeds", "2000", "--plant", plant)
     assert played.returncode == 1, f"no seed has noticed {plant}"
     assert f"--plant {plant} --seed" in played.stdout
     assert "== driver 1 starts" in played.stderr  # the story
