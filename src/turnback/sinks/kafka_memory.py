@@ -238,7 +238,8 @@ class KafkaRegister(KafkaClient):
 
     def __init__(self, memory: KafkaMemory, group: str, topic: str) -> None:
         super().__init__(memory.cluster, memory.name)
-        self.group, self._memory = group, memory
+        self.group = group
+        self._memory = memory
         self._places = [TOPIC, topic] if memory.usable else [topic]
         self._consumer = self._new_consumer("read_committed")
 

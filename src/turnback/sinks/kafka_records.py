@@ -162,7 +162,9 @@ class RecordLimits:
     """
 
     def __init__(self, cluster: Cluster, topic: str, sink: str, attempt: tuple[str, int]) -> None:
-        self._cluster, self._topic, self._sink = cluster, topic, sink
+        self._cluster = cluster
+        self._topic = topic
+        self._sink = sink
         self._attempt = attempt
         given = cluster.properties.get("message.max.bytes", _CLIENT_BYTES)
         self._client_bytes = int(given)

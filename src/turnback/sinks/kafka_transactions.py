@@ -75,7 +75,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
     nonce: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class KafkaProgress(msgspec.Struct, frozen=True):
     """Who has published up to the version beside it.
 
     Attributes:
@@ -170,7 +170,9 @@ class TransactionalDelivery(WriteAheadSink):
             ):
                 notes = [(owner, self._note_of(ctx))]
                 if ctx.take_over and self._is_foreign(progress, ctx):
-                    notes.append((progress, Remembered(0, _encode(Progress(ctx.directory_id)))))
+                    notes.append(
+                        (progress, Remembered(0, _encode(KafkaProgress(ctx.directory_id))))
+                    )
                 _write(producer, (), notes)
 
     def _is_foreign(self, progress: KafkaRegister, ctx: CommitterContext) -> bool:
@@ -181,7 +183,7 @@ class TransactionalDelivery(WriteAheadSink):
         found = self._found(progress, ctx) if ctx.job_id else None
         if found is None:
             return False
-        note = _decode(found.note, Progress(""))
+        note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
         return not _knows(ctx, attempt_of(found.number), note.nonce)
@@ -200,7 +202,7 @@ class TransactionalDelivery(WriteAheadSink):
         found = self._found(self._register(ctx), ctx)
         if found is None:
             return 0
-        nonce = _decode(found.note, Progress("")).nonce
+        nonce = _decode(found.note, KafkaProgress("")).nonce
         place = f"Kafka, in the consumer group {self._register(ctx).group!r},"
         require_known_attempt(ctx, attempt_of(found.number), nonce, place)
         return found.number
@@ -340,7 +342,7 @@ class TransactionalDelivery(WriteAheadSink):
     ) -> list[tuple[KafkaRegister, Remembered]]:
         """What Kafka has to remember with the records of an epoch."""
         known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
-        progress = _encode(Progress(ctx.directory_id, known or ""))
+        progress = _encode(KafkaProgress(ctx.directory_id, known or ""))
         notes = [(self._register(ctx), Remembered(output.version, progress))]
         claimant = self._claimant
         if self._owner is not None and claimant is not None and claimant.job_directory is not None:
@@ -360,7 +362,9 @@ class TransactionalDelivery(WriteAheadSink):
     def _found(self, register: KafkaRegister, ctx: CommitterContext) -> Remembered | None:
         """How far this very job is; what a copy of it has published does not count."""
         mine = ("", ctx.directory_id)  # older versions of Turnback did not note the directory
-        found = [r for r in register.get() if _decode(r.note, Progress("")).directory_id in mine]
+        found = [
+            r for r in register.get() if _decode(r.note, KafkaProgress("")).directory_id in mine
+        ]
         return found[-1] if found else None
 
     def _register(self, ctx: CommitterContext) -> KafkaRegister:
@@ -392,7 +396,7 @@ class TransactionalDelivery(WriteAheadSink):
             storage.get(path)
         except NotFoundError:
             if self._found(register, ctx) is None:
-                nothing = Remembered(0, _encode(Progress(ctx.directory_id)))
+                nothing = Remembered(0, _encode(KafkaProgress(ctx.directory_id)))
                 self._write_once(
                     "record that nothing is published yet",
                     lambda: self._found(register, ctx) is not None,

@@ -30,7 +30,8 @@ class TableOwner:
     """
 
     def __init__(self, database: Database, ctx: CommitterContext) -> None:
-        self._database, self._ctx = database, ctx
+        self._database = database
+        self._ctx = ctx
         self._table = database.helper("turnback_owners")
 
     def check_claim(self) -> None:

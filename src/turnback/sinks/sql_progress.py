@@ -39,7 +39,8 @@ class SinkProgress:
     """The record of one sink in `turnback_progress`."""
 
     def __init__(self, database: Database, ctx: CommitterContext) -> None:
-        self._database, self._ctx = database, ctx
+        self._database = database
+        self._ctx = ctx
         self._table = database.helper("turnback_progress")
         self._sink = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
         self._where = f"table {database.target!r} in {database.where}"

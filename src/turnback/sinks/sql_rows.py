@@ -335,7 +335,8 @@ class _RehearsingWriter(SinkWriter):
     """
 
     def __init__(self, target: Target, ctx: WriterContext) -> None:
-        self._target, self._ctx = target, ctx
+        self._target = target
+        self._ctx = ctx
         self._staging = StagingWriter(ctx)
         self._database: Database | None = None
         self._rows: CheckedRows | None = None

@@ -60,14 +60,14 @@ _IDLE_CHECK_S = 5.0
 """How often a stream is looked at in which nothing is written, and of which nothing is read."""
 
 
-class Mark(NamedTuple):
+class ChunkMark(NamedTuple):
     """A chunk by which a stream is known again: where it begins, and when it was written."""
 
     first: int
     written_ms: int
 
     @classmethod
-    def of(cls, chunk: Chunk | None) -> Mark | None:
+    def of(cls, chunk: Chunk | None) -> ChunkMark | None:
         return None if chunk is None else cls(chunk.first, chunk.timestamp)
 
 
@@ -75,7 +75,7 @@ class _End(NamedTuple):
     """Where a stream ends, and its last chunk."""
 
     offset: int
-    mark: Mark | None
+    mark: ChunkMark | None
 
 
 class RabbitMQRecords(DataSource):
@@ -102,7 +102,7 @@ class _Range:
     stream: str
     start: int
     end: int
-    mark: Mark | None
+    mark: ChunkMark | None
 
 
 def server_of(options: Mapping[str, str]) -> RabbitMQServer:
@@ -152,7 +152,7 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(anew, _BEGIN_ANEW)
                 del self._ends[stream]
                 found.next[stream] = _first(self._client(), stream)
-                found.set_mark(stream, Mark.of(self._client().last(stream)))
+                found.set_mark(stream, ChunkMark.of(self._client().last(stream)))
             available[stream] = 0 if anew else max(0, self._stopped(stream, at, end.offset) - at)
         for stream, count in shares(available, self._most).items():
             if count:
@@ -181,7 +181,7 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Add streams that have no position yet."""
         for stream in streams:
             position.next[stream] = self._beginning(stream)
-            position.set_mark(stream, Mark.of(self._client().last(stream)))
+            position.set_mark(stream, ChunkMark.of(self._client().last(stream)))
         return position
 
     def _beginning(self, stream: str) -> int:
@@ -202,14 +202,14 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known and covers and client.look(stream, ("OFFSET", known.offset)) is None:
             return known
         last = client.last(stream)
-        self._ends[stream] = _End(0 if last is None else last.end, Mark.of(last))
+        self._ends[stream] = _End(0 if last is None else last.end, ChunkMark.of(last))
         return self._ends[stream]
 
     def _stopped(self, stream: str, at: int, end: int) -> int:
         """Where reading ends: if the job is bounded, with what was there when it began."""
         return end if self._stop is None else max(at, min(end, self._stop.get(stream, end)))
 
-    def _made_anew(self, stream: str, at: int, mark: Mark | None, end: _End) -> str | None:
+    def _made_anew(self, stream: str, at: int, mark: ChunkMark | None, end: _End) -> str | None:
         """What is to be said of a stream that is another one than before; else None.
 
         The end was asked for before, so it is one of the old stream if that is still there.
@@ -317,13 +317,15 @@ class _Position(NamedTuple):
     """Where streams go on, and by which chunk each is known again."""
 
     next: dict[str, int]
-    marks: dict[str, Mark]
+    marks: dict[str, ChunkMark]
 
     @classmethod
     def of(cls, position: Mapping[str, Any]) -> _Position:
         """Read a position; those of older versions have no chunks."""
         chunks = position.get("chunks", {})
-        return cls(dict(position["next"]), {stream: Mark(*chunks[stream]) for stream in chunks})
+        return cls(
+            dict(position["next"]), {stream: ChunkMark(*chunks[stream]) for stream in chunks}
+        )
 
     def only(self, streams: Iterable[str]) -> _Position:
         """A copy with these streams, as far as they are known."""
@@ -331,7 +333,7 @@ class _Position(NamedTuple):
         marks = {stream: self.marks[stream] for stream in kept if stream in self.marks}
         return _Position({stream: self.next[stream] for stream in kept}, marks)
 
-    def set_mark(self, stream: str, mark: Mark | None) -> None:
+    def set_mark(self, stream: str, mark: ChunkMark | None) -> None:
         if mark is None:
             self.marks.pop(stream, None)
         else:
@@ -358,7 +360,7 @@ def _shorter(stream: str, end: int, at: int) -> str:
     )
 
 
-def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: Mark) -> str | None:
+def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: ChunkMark) -> str | None:
     """What is to be said of a stream that has lost a chunk other than to retention; else None."""
     found = client.look(stream, ("OFFSET", mark.first))
     if found is None:
@@ -367,7 +369,7 @@ def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: Mark) -> str 
         found = client.look(stream, FIRST)
         if found is None or found.timestamp <= mark.written_ms:
             return None
-    elif found.first > mark.first or Mark.of(found) == mark:
+    elif found.first > mark.first or ChunkMark.of(found) == mark:
         return None
     before, now = (
         datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "milliseconds")
@@ -413,7 +415,7 @@ class RabbitMQSourceCheck:
     ) -> None:
         lost, marks, remedy = [], rabbitmq_chunks(offset), GO_ON
         for stream, at in rabbitmq_positions(offset):
-            mark = Mark(*marks[stream]) if stream in marks else None
+            mark = ChunkMark(*marks[stream]) if stream in marks else None
             if stream not in ends:
                 lost.append(f"it goes on in stream {stream!r}, which it does not read")
             elif mark is not None and (anew := _made_anew(client, stream, at, mark)):
