@@ -118,7 +118,13 @@ def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
     topic = kafka.create_topic()
     expected = rows_job.write_input(tmp_path / "input")
     (tmp_path / "marks").mkdir()
-    postgres.run("DROP TABLE IF EXISTS numbers", "CREATE TABLE numbers (key text, n bigint)")
+    once = f"numbers (key, n) WHERE n = {rows_job.LOST - 1}"
+    postgres.run(
+        "DROP TABLE IF EXISTS numbers",
+        "CREATE TABLE numbers (key text, n bigint)",
+        # What the lost executor has prepared is in the way of its task's next attempt.
+        f"CREATE UNIQUE INDEX ON {once}",
+    )
     settings = [f"--conf={key}={value}" for key, value in (cluster.settings | SPECULATION).items()]
     driver = Driver(
         [

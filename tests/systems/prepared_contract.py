@@ -12,7 +12,7 @@ import pytest
 from sql_server import Driver, History, SqlServer, Task, write
 
 from services.proxy import proxy_to
-from turnback.core.errors import SinkError
+from turnback.core.errors import EpochConflictError, SinkError
 from turnback.sinks import sql_database, sql_rows
 from turnback.types.columns import Batch
 
@@ -197,19 +197,21 @@ class PreparedContract:
         assert db.rows() == [("a", 1), ("b", 2), ("another", 3)]
         assert db.ours() == []
 
-    def test_rows_of_a_task_that_died_hold_up_its_retry_until_the_next_attempt(
+    def test_rows_of_a_task_that_died_make_the_driver_replay_the_epoch(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", lock_timeout=1)
         sink.claim(driver())
         write(sink, task(), ("a", 1))
-        with pytest.raises(SinkError, match=r"[Ll]ock"):
+        with pytest.raises(EpochConflictError, match=r"another attempt of this task.*[Ll]ock"):
             write(sink, task(task_attempt_id=41), ("a", 1))
+        with pytest.raises(SinkError, match=r"[Ll]ock"):  # another task: a key that comes twice
+            write(sink, task(partition=9), ("a", 1))
         assert len(db.ours()) == 1
-        # The epoch has failed, and with it the attempt.
-        sink.committer(driver(attempt=4)).recover([])
-        again = write(sink, task(attempt=4), ("a", 1))
-        sink.committer(driver(attempt=4)).commit([again])
+        committer = sink.committer(driver())
+        committer.discard_others([])
+        again = write(sink, task(task_attempt_id=42), ("a", 1))
+        committer.commit([again])
         assert db.server.query("SELECT post, n FROM latest") in ([("a", 1)], (("a", 1),))
 
     def test_recovery_commits_what_is_promised_and_rolls_back_only_our_rest(

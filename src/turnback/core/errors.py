@@ -21,7 +21,7 @@ TurnbackError
 │   ├── CheckpointNotFoundError
 │   ├── CheckpointTimeoutError  discarded, it took too long
 │   └── FencedError             a newer attempt of the job has taken over
-├── EpochConflictError          two attempts of one task were read; the epoch is replayed
+├── EpochConflictError          two attempts of one task collide; the epoch is replayed
 ├── SinkError
 ├── SourceError                 a source cannot be reached or read
 │   ├── ChangedFilesError       files were changed after they were read
@@ -132,7 +132,10 @@ class FencedError(CheckpointError):
 
 
 class EpochConflictError(TurnbackError):
-    """Two attempts of one task were read downstream; the epoch has to be replayed."""
+    """Two attempts of one task were read downstream, or are in each other's way.
+
+    The epoch has to be replayed.
+    """
 
 
 class SinkError(TurnbackError):

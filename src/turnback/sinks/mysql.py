@@ -20,6 +20,7 @@ from turnback.sinks.passwords import password_of
 from turnback.sinks.sql import SqlSink, positive
 from turnback.sinks.sql_database import (
     Database,
+    LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
@@ -389,6 +390,9 @@ class MySqlDatabase(Database):
     def commit(self) -> None:
         self.execute("COMMIT")
 
+    def limit_lock_wait(self, seconds: float) -> None:
+        self.execute("SET SESSION innodb_lock_wait_timeout = %s", (max(1, round(seconds)),))
+
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"XA END {_xid(txn)}")
         self.execute(f"XA PREPARE {_xid(txn)}")
@@ -440,6 +444,8 @@ class MySqlDatabase(Database):
                 raise _PartitionedError(told) from None
             if code in (_UNKNOWN_XID, _BUSY_XID):
                 raise _UnknownTransactionError(told) from None
+            if code == _LOCK_TIMEOUT:
+                raise LockTimeoutError(told) from None
             if code in _DENIED:
                 raise ConfigurationError(told) from None
             if code in _LOST or not self._connection.open:
@@ -449,6 +455,7 @@ class MySqlDatabase(Database):
 
 _VALUE = re.compile(r"(entry |value: )'.*'( for (?:key|column) )", re.DOTALL)
 _NO_TEMPORARY_PARTITIONS = (1478, 1562)
+_LOCK_TIMEOUT = 1205
 
 
 class _PartitionedError(SinkError):

@@ -19,6 +19,7 @@ from turnback.sinks.passwords import password_of
 from turnback.sinks.sql import SqlSink, positive
 from turnback.sinks.sql_database import (
     Database,
+    LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
@@ -154,7 +155,7 @@ class PostgresDatabase(Database):
             self._schema = schema or self.query("SELECT coalesce(current_schema(), 'public')")[0][0]
             self.target = f"{self._schema}.{name}"
             self._table = f"{_quoted(self._schema)}.{_quoted(name)}"
-            self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{lock_timeout:g}s",))
+            self.limit_lock_wait(lock_timeout)
         except BaseException:
             self.close()
             raise
@@ -347,6 +348,9 @@ class PostgresDatabase(Database):
     def commit(self) -> None:
         self.execute("COMMIT")
 
+    def limit_lock_wait(self, seconds: float) -> None:
+        self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds:g}s",))
+
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"PREPARE TRANSACTION {self._gid(txn)}")
 
@@ -385,6 +389,8 @@ class PostgresDatabase(Database):
             raise _UnknownTransactionError(self._told(error)) from None
         except errors.InsufficientPrivilege as error:
             raise ConfigurationError(self._told(error)) from None
+        except errors.LockNotAvailable as error:
+            raise LockTimeoutError(self._told(error)) from None
         except self._psycopg.Error as error:
             if self._connection.closed or isinstance(error, errors.AdminShutdown):
                 raise LostConnectionError(self._told(error)) from None

@@ -27,6 +27,10 @@ class LostConnectionError(SinkError):
     """The connection is gone; what was under way may or may not have happened."""
 
 
+class LockTimeoutError(SinkError):
+    """Another transaction holds a row for longer than this one may wait."""
+
+
 def name_sink_in_database(directory_id: str, job_id: str, uid: str) -> str:
     """What a sink is called in a database: at most 61 characters of plain ASCII.
 
@@ -270,6 +274,10 @@ class Database(ABC):
     @abstractmethod
     def commit(self) -> None:
         """Commit the open transaction, which has no id."""
+
+    @abstractmethod
+    def limit_lock_wait(self, seconds: float) -> None:
+        """Wait no longer than this for rows that other transactions hold."""
 
     @abstractmethod
     def prepare(self, txn: TransactionId) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import SinkError
+from turnback.core.errors import EpochConflictError, SinkError
 from turnback.sinks.base import (
     CommitterContext,
     SinkWriter,
@@ -21,6 +22,7 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.sql_database import (
     Database,
+    LockTimeoutError,
     LostConnectionError,
     TransactionId,
     WrittenField,
@@ -136,9 +138,9 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
 
     Several attempts of one task may have prepared the same rows. Only the driver knows whose
     acknowledgement counts, so no task ever rolls back what another attempt of it has prepared. If
-    both write a row that can be there only once, one of them waits for the other's lock; it fails
-    when Spark ends it, or after `lock_timeout`, and the epoch is replayed when the driver has
-    rolled back what nobody needs.
+    both write a row that can be there only once, one of them waits for the other's lock, until
+    Spark ends it because the other has finished. If Spark does not, the other has died after it
+    prepared: then the driver has to replay the epoch, once it has rolled both back.
     """
 
     transaction_type = TransactionId
@@ -157,7 +159,10 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
         txn = TransactionId(sink, ctx.attempt, ctx.epoch, ctx.partition, task, driver)
         database = self._target.connect()
         try:
-            _roll_back_older_attempts(database, ctx)
+            prepared = database.prepared()
+            _roll_back_older_attempts(database, prepared, ctx)
+            if _other_attempts(prepared, txn):
+                database.limit_lock_wait(_WAIT_FOR_OTHER_ATTEMPT_S)
             rows = CheckedRows(self._target, database, ctx)
             database.begin(txn)
         except BaseException:
@@ -171,7 +176,18 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
 
     def write_batch(self, txn: TransactionId, batch: Batch) -> None:
         writing = self._open[txn]
-        writing.database.insert(*writing.rows.take(batch))
+        names, columns = writing.rows.take(batch)
+        try:
+            writing.database.insert(names, columns)
+        except LockTimeoutError as error:
+            with DriverConnection(self._target) as database:
+                others = _other_attempts(database.prepared(), txn)
+            if not others:
+                raise
+            raise EpochConflictError(
+                f"{name_sink(writing.ctx.job, writing.ctx.uid)}: {others[0].name}, which another "
+                f"attempt of this task has prepared, holds rows that this one writes: {error}"
+            ) from error
 
     def pre_commit(self, txn: TransactionId) -> TransactionId:
         writing = self._open[txn]
@@ -278,14 +294,30 @@ def _info(txn: TransactionId) -> TransactionInfo:
     return TransactionInfo(what=txn.name, id=txn.name, epoch=txn.epoch, waiting=waiting)
 
 
-def _roll_back_older_attempts(database: Database, ctx: WriterContext) -> None:
+_WAIT_FOR_OTHER_ATTEMPT_S = 2.0
+"""How long a task waits for rows of another attempt of it. Only the time to recover depends on it:
+one that gives up too soon makes the driver replay an epoch that Spark would have finished."""
+
+
+def _other_attempts(prepared: Iterable[TransactionId], txn: TransactionId) -> list[TransactionId]:
+    """What other attempts of the same task have prepared in the same epoch."""
+    return [
+        other
+        for other in prepared
+        if other != txn and msgspec.structs.replace(other, task=txn.task) == txn
+    ]
+
+
+def _roll_back_older_attempts(
+    database: Database, prepared: Iterable[TransactionId], ctx: WriterContext
+) -> None:
     """Roll back what older attempts of the job have prepared late, and holds locks against a task.
 
     All that they had promised is committed before the first task of this attempt.
     """
     sink = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
     job = name_job_in_database(ctx.directory_id, ctx.job_id)
-    for txn in database.prepared():
+    for txn in prepared:
         mine = txn.sink.startswith(job) if ctx.directory_id else txn.sink == sink
         if mine and txn.attempt < ctx.attempt:
             database.roll_back_prepared(txn)

@@ -55,7 +55,7 @@ from turnback.spark.worker import Task, close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier
+from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, decode_error
 from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
@@ -381,5 +381,8 @@ def _collect(
     except Exception as e:
         if OUTPUT_LOST in str(e):
             raise EpochConflictError("output of tasks that others had read was lost") from None
+        cause = decode_error(e)
+        if isinstance(cause, EpochConflictError):
+            raise cause from None
         raise
     return [decode_barrier(control) for control in controls]
