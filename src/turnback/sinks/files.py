@@ -19,6 +19,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     name_sink,
+    require_known_attempt,
 )
 from turnback.sinks.formats import FORMATS, FileWriter
 from turnback.sinks.identity import SinkIdentity
@@ -54,7 +55,7 @@ class FileCommitter:
             make_directories(home, Access.UMASK)
         self._check_inside(home)
         self._ownership = _ownership(root, ctx)
-        self._published = PublishRecord(root, ctx.attempt)
+        self._published = PublishRecord(root, ctx.attempt, ctx.nonce)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Rename files into place; one that is there already, or was and was taken, is done.
@@ -225,7 +226,8 @@ class FileSink(Sink):
     sees an unfinished or uncommitted one. A reader may move or delete what it has read.
 
     A directory belongs to one job, whose sinks can share it: the first job that writes there is
-    recorded in it, and another, such as a fork, is refused unless `take_over_sinks` is set. It has
+    recorded in it, and another, such as a fork, is refused unless `take_over_sinks` is set; so is a
+    job directory that was restored from a backup, and has forgotten what it published. It has
     to be on a file system that the driver and all executors mount at the same path, that renames
     atomically and has hard links.
 
@@ -276,10 +278,38 @@ class FileSink(Sink):
     def check_claim(self, ctx: CommitterContext) -> None:
         _check_directory(self.path)
         _ownership(self.path, ctx).check_claim()
+        self._check_publishers(ctx)
 
     def claim(self, ctx: CommitterContext) -> None:
-        _check_directory(self.path)
+        self.check_claim(ctx)
         _ownership(self.path, ctx).claim()
+        self._forget_strangers(ctx)
+
+    def _check_publishers(self, ctx: CommitterContext) -> None:
+        """Refuse a directory with output of attempts that the job directory does not know."""
+        for attempt, nonce in self._publishers(ctx).items():
+            require_known_attempt(ctx, attempt, nonce, str(self.path))
+
+    def _forget_strangers(self, ctx: CommitterContext) -> None:
+        """Go on with the output of such attempts, if that is allowed."""
+        if not ctx.take_over or ctx.attempts is None:
+            return
+        found = self._publishers(ctx).items()
+        unknown = [attempt for attempt, nonce in found if ctx.attempts.nonce_of(attempt) != nonce]
+        if unknown:
+            record = PublishRecord(self.path, ctx.attempt)
+            record.forget_publishers(SinkIdentity.of(ctx).home, unknown)
+
+    def _publishers(self, ctx: CommitterContext) -> dict[int, str]:
+        if not ctx.job_id:
+            return {}  # a new job has published nothing
+        try:
+            return PublishRecord(self.path, ctx.attempt).publishers(SinkIdentity.of(ctx).home)
+        except (OSError, StorageError) as error:
+            name = name_sink(ctx.job, ctx.uid)
+            raise SinkError(
+                f"{name}: what was published in {self.path} cannot be read: {error}"
+            ) from error
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Rename files into place; creates the directories, so a bad path fails at the start."""
