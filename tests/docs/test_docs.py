@@ -1,9 +1,11 @@
 """What the documentation shows is what there is."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,31 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_readme_shows_the_example_as_it_is():
+@pytest.mark.timeout(300)
+def test_the_job_of_the_readme_runs_as_printed_and_takes_checkpoints(tmp_path):
     (shown,) = blocks(ROOT / "README.md", "python")
-    assert shown in (ROOT / "examples" / "social_media.py").read_text()
+    (tmp_path / "job.py").write_text(shown)
+    (tmp_path / "events").mkdir()
+    likes = [{"post": "a", "kind": kind} for kind in ("view", "click", "view")]
+    (tmp_path / "events" / "1.json").write_text("\n".join(map(json.dumps, likes)))
+
+    def turnback(*arguments):
+        command = [Path(sys.executable).with_name("turnback"), *arguments]
+        environment = os.environ | {"TURNBACK_ROOT": str(tmp_path / "jobs")}
+        return subprocess.check_output(
+            command, cwd=tmp_path, env=environment, text=True, timeout=120
+        )
+
+    turnback("run", "-d", "job.py")
+    try:
+        end = time.monotonic() + 120
+        while not list(tmp_path.glob("dashboard/*.json")) and time.monotonic() < end:
+            time.sleep(0.2)
+    finally:
+        turnback("stop", "--yes", "social-media")
+    rows = [json.loads(line) for path in tmp_path.glob("dashboard/*.json") for line in path.open()]
+    assert rows[-1] == {"post": "a", "views": 2, "clicks": 1}
+    assert "COMPLETED" in turnback("checkpoints", "social-media")
 
 
 def test_the_howto_shows_the_examples_as_they_are():

@@ -115,7 +115,7 @@ class Driver:
 
 def job_spec(root: str, settings: CheckpointSettings, **more: Any) -> JobSpec:
     restart = RestartStrategies.no_restart()
-    return replace(JobSpec("job", root, settings, restart, bounded=True), **more)
+    return replace(JobSpec("job", root, settings, restart, "hashmap", bounded=True), **more)
 
 
 def context_with(clock: Any) -> Any:

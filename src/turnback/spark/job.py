@@ -47,9 +47,10 @@ class JobSpec:
     """Where job directories are."""
     settings: CheckpointSettings
     restart: RestartStrategyConfiguration
+    backend: str
+    """The local store of state: "hashmap" or "rocksdb"."""
     same_error_limit: int | None = None
     """How often in a row the same error of a function may come; None for any number."""
-    backend: str = "hashmap"
     inline: bool = False
     """Whether state lives in the driver's memory (jobmanager storage)."""
     bounded: bool = False

@@ -15,7 +15,7 @@ from turnback.core.errors import ConfigurationError
 from turnback.job.run import Launch, RunDirectory
 from turnback.spark.job import JobSpec
 
-SPEC = JobSpec("job", "root", CheckpointSettings(), RestartStrategies.no_restart())
+SPEC = JobSpec("job", "root", CheckpointSettings(), RestartStrategies.no_restart(), "hashmap")
 
 
 def launched(tmp_path: Path, **said: Any) -> Launched:

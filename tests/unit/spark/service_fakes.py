@@ -130,6 +130,7 @@ class Driver:
             "memory://",
             CheckpointSettings(),
             RestartStrategies.no_restart(),
+            "hashmap",
             savepoints=SavepointSettings(directory=world.saved),
             run=supervised,
             resumed=resumed,

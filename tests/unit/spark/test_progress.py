@@ -41,7 +41,7 @@ def until(what: Callable[[], object]) -> None:
 def spec(watchdog: WatchdogSettings, epoch_interval_ms: int = 0, **settings: int) -> JobSpec:
     checkpoints = CheckpointSettings(**settings)  # type: ignore[arg-type]
     return JobSpec(
-        "job", "/jobs", checkpoints, RestartStrategies.no_restart(),
+        "job", "/jobs", checkpoints, RestartStrategies.no_restart(), "hashmap",
         epoch_interval_ms=epoch_interval_ms, watchdog=watchdog,
     )  # fmt: skip
 
