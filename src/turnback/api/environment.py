@@ -48,7 +48,7 @@ from turnback.types.typeinfo import TypeInfo
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.engine import Engine
+    from turnback.spark.protocols import Engine
 
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.

@@ -16,9 +16,9 @@ from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.redrive import RedriveInbox
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
-from turnback.spark.engine import EpochInput
 from turnback.spark.epochs import Epochs
 from turnback.spark.job import EpochStats
+from turnback.spark.protocols import EpochInput
 from turnback.spark.redrive import Redriver
 
 _LOG = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from turnback.job.history import History
 from turnback.job.run import RunDirectory
 from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
-from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
+from turnback.spark.protocols import Engine
 from turnback.spark.restoring import RestoreMeter
 from turnback.spark.sinks import JobSinks
 from turnback.spark.source_monitor import SourceIdentities

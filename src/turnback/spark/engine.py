@@ -1,9 +1,4 @@
-"""What a job needs of whatever runs it: Spark, or one process in tests.
-
-An `Engine` makes sources, runs tasks, and opens a `Query` for each attempt. The query reads all
-sources together and calls back with one `EpochInput` after the other; the attempt runs the epoch
-on it. Nothing above this module knows which engine it is.
-"""
+"""Runs jobs on a Spark session."""
 
 from __future__ import annotations
 
@@ -12,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from os.path import split
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
@@ -38,6 +32,7 @@ from turnback.spark.job import JobSpec
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
 from turnback.spark.orders import send_orders
 from turnback.spark.partitions import partition_names
+from turnback.spark.protocols import EpochInput, Sources, Task
 from turnback.spark.reruns import TaskReruns
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
@@ -48,10 +43,11 @@ from turnback.spark.sources import (
     literal_pattern,
     no_sources,
     single_file,
+    stream_counts,
     union_sources,
 )
 from turnback.spark.unreadable import unreadable_file
-from turnback.spark.worker import Task, close_functions, run_tasks, spark_job
+from turnback.spark.worker import close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
@@ -59,106 +55,6 @@ from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, dec
 from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
-Sources = Mapping[str, SourcePosition]
-"""The position of every stream, by its name; see `leaf_directories`."""
-
-
-class EpochInput(Protocol):
-    """The input of one epoch."""
-
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        """Run all levels once, each as its order says; may be called again to replay the epoch.
-
-        Returns:
-            The barriers of the last level, with the acknowledgements of all tasks.
-
-        Raises:
-            EpochConflictError: Output of a task was lost after others had read it.
-            TurnbackError: What a task raised.
-        """
-
-    def source_tasks(self) -> int:
-        """How many tasks the first level had, if it reads the sources in their own tasks."""
-
-    def positions(self) -> Sources | None:
-        """Where each stream goes on after this epoch; None for where it was.
-
-        Durable when this returns.
-        """
-
-    def file_order(self) -> dict[int, int]:
-        """The place of every new file in its source, by `spark_hash` of its path."""
-
-    def partitions(self) -> Mapping[str, Sequence[str]] | None:
-        """The names of the partitions of streams that have any; None if no input tells."""
-
-
-class Query(Protocol):
-    """Reads all sources of one attempt."""
-
-    def restore(self, sources: Sources) -> None:
-        """Go on from these positions; called at most once, before `start`."""
-
-    def start(self, on_input: Callable[[EpochInput], None]) -> None:
-        """Begin to read; `on_input` runs an epoch, one at a time, in a thread of the query."""
-
-    def empty_input(self) -> EpochInput:
-        """For an epoch without input, which the caller runs while no other runs."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end of the input, or at most so long; return whether it has ended.
-
-        Raises:
-            Exception: What `on_input` or the source raised.
-        """
-
-    def stop(self) -> None:
-        """End it, also in the middle of an epoch."""
-
-    def close(self) -> None:
-        """Give up what it has on this machine, and close the functions of the attempt."""
-
-    def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
-        """Whether tasks that acknowledge to sinks were run more than once, or may have been."""
-
-
-class Engine(Protocol):
-    """Runs jobs."""
-
-    @property
-    def cores(self) -> int:
-        """How many tasks run at the same time."""
-
-    def file_source(
-        self,
-        path: str,
-        format: str,
-        type: RowTypeInfo,
-        limit: EpochLimit,
-        options: Mapping[str, Any],
-        on_malformed: MalformedPolicy | None,
-    ) -> Any:
-        """A stream of the records of files; see `StreamExecutionEnvironment.from_files`."""
-
-    def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[Any, TypeInfo]:
-        """A stream of the elements of a list, and their type."""
-
-    def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
-        """Run tasks, beside the epochs; return their results in order.
-
-        Raises:
-            TurnbackError: What a task raised.
-        """
-
-    def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> Query:
-        """The query of an attempt, whose sources may keep files in the job's storage."""
-
-    def lost(self) -> str | None:
-        """What has become of the engine, if nothing can be run on it any more."""
-
-    def web_ui(self) -> str | None:
-        """The address of the engine's own web pages, if it has any."""
-
 
 _ANY_AGE = "3650000d"
 """Spark leaves out files that are older than a week against the newest, without a word, to forget
@@ -210,6 +106,9 @@ class SparkEngine:
         self._spark.dataSource.register(CollectionSource)
         reader = self._spark.readStream.format(CollectionSource.name())
         return reader.schema(stream_ddl(element_type)).option("data", data).load(), element_type
+
+    def stream_counts(self, plan: Plan) -> dict[str, int]:
+        return stream_counts(plan)
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         return run_tasks(self._spark, description, tasks)

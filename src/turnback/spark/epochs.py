@@ -21,12 +21,12 @@ from turnback.program.graph import NodeKind
 from turnback.program.plan import Level
 from turnback.sinks.base import directory_digest
 from turnback.spark.driver import AttemptContext, JobContext
-from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
 from turnback.spark.meter import Meter, Records, total
 from turnback.spark.progress import ProgressMeter
+from turnback.spark.protocols import EpochInput, Query
 from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
 from turnback.worker.message import Barrier, Order, TaskAck, align

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from turnback.core.errors import PlanError
-from turnback.program.plan import Channel, Operator, Plan, Routing
-from turnback.spark.internals import pickle_by_value
+from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
-from turnback.worker.program import CHANNEL, CONTROL, TO, LevelProgram, RowLayout, level_programs
+from turnback.worker.program import (
+    CHANNEL,
+    CONTROL,
+    TO,
+    LevelProgram,
+    RowLayout,
+    level_programs,
+    pickled,
+)
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -110,25 +114,3 @@ def _key_partition(channel: Channel, layout: RowLayout, max_parallelism: int) ->
     columns = [layout.fields[span.start + names.index(c)][0] for c in channel.key.columns]
     group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
     return f"CAST({group} * {channel.parallelism} DIV {max_parallelism} AS INT)"
-
-
-def pickled(program: LevelProgram) -> bytes:
-    """A program as it is sent to the workers."""
-    try:
-        return pickle_by_value(program)
-    except (pickle.PicklingError, TypeError) as e:
-        names = [op.uid for op in program.level.operators if not _can_be_pickled(op)]
-        which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
-        raise PlanError(
-            f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
-            "only: open connections, files, locks and the like in open(), not in the constructor "
-            "or around the function"
-        ) from e
-
-
-def _can_be_pickled(operator: Operator) -> bool:
-    try:
-        pickle_by_value(operator)
-    except (pickle.PicklingError, TypeError):
-        return False
-    return True

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -40,15 +40,6 @@ OUTPUT_LOST = "Spark cannot rollback"
 """In the message of the error with which Spark gives a job up because output was lost with an
 executor after other tasks had read it. Without it the attempt fails; with it the epoch is replayed.
 """
-
-
-def pickle_by_value(value: object) -> bytes:
-    """Pickle with the cloudpickle that is part of Spark.
-
-    It pickles functions and classes of the user's script by value, and Spark's workers, which read
-    the result, have it too. With plain pickle, what a script defines could not be sent to them.
-    """
-    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 # -- settings of the query

@@ -12,34 +12,12 @@ from importlib.util import find_spec
 
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ConfigurationError, SourceError, TurnbackError
-from turnback.program.plan import Plan
 from turnback.sinks.kafka_client import Cluster
 from turnback.sinks.kafka_topics import KafkaTopics
-from turnback.snapshot.matching import Match
-from turnback.snapshot.preflight import check_position
-from turnback.snapshot.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 _WORD = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))""")
 _PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-
-
-def check_sources(plan: Plan, job: str, snapshot: Snapshot | None, claims: Match | None) -> None:
-    """Refuse sources that cannot be read, before anything is written.
-
-    `snapshot` is what the job goes on from, and `claims` which source gets which position; None if
-    each gets its own.
-    """
-    for source in plan.sources:
-        before: str | None = source.uid
-        if claims is not None:
-            before = claims.sources.get(source.uid)
-            if source.uid in claims.rewound_sources:
-                before = None
-        position = snapshot.sources.get(before) if snapshot and before else None
-        name = f"source {source.uid!r} of job {job!r}"
-        for note in check_position(source, name, position):
-            _LOG.warning("%s: %s", name, note)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
-from turnback.spark.engine import Engine
 from turnback.spark.job import (
     ClaimMode,
     EpochStats,
@@ -57,6 +56,7 @@ from turnback.spark.matched import (
     roll_back_leftovers,
 )
 from turnback.spark.progress import watch_limits
+from turnback.spark.protocols import Engine
 from turnback.spark.redrive import redriven_at_start
 from turnback.spark.replay import ReplayLimits
 from turnback.spark.restarts import Restarts

@@ -34,8 +34,7 @@ from turnback.snapshot.metadata import (
 )
 from turnback.snapshot.writer import copy_source_log, copy_tasks, export_tasks
 from turnback.spark.driver import JobContext
-from turnback.spark.engine import Engine
-from turnback.spark.worker import Task
+from turnback.spark.protocols import Engine, Task
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import digest

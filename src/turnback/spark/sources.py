@@ -23,6 +23,7 @@ from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.malformed import malformed_column, refusing_malformed
 from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
+from turnback.spark.protocols import stream_names
 from turnback.spark.session import refuse_connect
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
@@ -287,18 +288,10 @@ def stream_counts(plan: Plan) -> dict[str, int]:
     }
 
 
-def leaf_names(plan: Plan) -> list[str]:
-    """A name for every stream below the union, in Spark's order."""
-    names: list[str] = []
-    for uid, count in stream_counts(plan).items():
-        names += [uid] if count == 1 else [f"{uid}#{i}" for i in range(count)]
-    return names
-
-
 def leaf_directories(plan: Plan) -> dict[str, str]:
     """The directory of every stream in Spark's checkpoint, by name, in Spark's order."""
     streams = [stream for source in plan.sources for stream in _streams(source)]
-    return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
+    return dict(zip(stream_names(stream_counts(plan)), source_directories(streams), strict=True))
 
 
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:

@@ -19,6 +19,7 @@ from turnback.core.errors import (
     SourceError,
 )
 from turnback.job.status import JobState
+from turnback.program.plan import Plan
 from turnback.program.source_partitions import whole_source
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
@@ -30,16 +31,14 @@ from turnback.snapshot.matching import (
     program_of,
 )
 from turnback.snapshot.metadata import StateId
-from turnback.snapshot.preflight import refuse_data_loss
+from turnback.snapshot.preflight import check_position, refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, StoredRows, source_uid
 from turnback.snapshot.writer import copy_source_log
 from turnback.spark.driver import JobContext
-from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
-from turnback.spark.kafka_check import check_sources
 from turnback.spark.matched import Matched, require_files, require_kept_output
+from turnback.spark.protocols import stream_names
 from turnback.spark.sinks import claim_targets
-from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
 from turnback.worker.intake import (
     IntakeTask,
@@ -50,7 +49,7 @@ from turnback.worker.intake import (
     WaitingRows,
     requested_state,
 )
-from turnback.worker.program import LevelProgram, level_programs
+from turnback.worker.program import LevelProgram, level_programs, pickled
 from turnback.worker.restoring import intake_task
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ class Starter:
             if found is not None and found.is_over:
                 self._refuse_ended(found)
             snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
-            check_sources(self._plan, self._spec.name, snapshot, claims)
+            _check_sources(self._plan, self._spec.name, snapshot, claims)
             take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
             options = self._spec.storage_options
             claim_targets(self._plan, self._directory, job_id, options=options, take_over=take_over)
@@ -243,7 +242,7 @@ class Starter:
         if resumed:  # what an earlier start has renamed or dropped is not there any more
             renames = {old: renames[old] for old in known_names(snapshot, renames)}
             allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))
-        program = program_of(self._plan, stream_counts(self._plan))
+        program = program_of(self._plan, self._engine.stream_counts(self._plan))
         claims = match_program(snapshot, program, renames, allow)
         requested = self._requested_states(claims, program.open)
         states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
@@ -372,7 +371,7 @@ class Starter:
         old_uids = {op.uid for op in snapshot.operators}
         new_uids = {source.uid for source in self._plan.sources}
         positions: dict[str, SourcePosition] = {}
-        for leaf in leaf_names(self._plan):
+        for leaf in stream_names(self._engine.stream_counts(self._plan)):
             now = source_uid(leaf, new_uids)
             before = claims.sources.get(now)
             if before is None or now in claims.rewound_sources:
@@ -457,3 +456,21 @@ def _log_changes(
         _LOG.warning("output of sink %r that %s has promised is left out, as allowed", uid, name)
     for (uid, state), why in migrations.items():
         _LOG.info("state %r of operator %r is migrated: %s", state, uid, why)
+
+
+def _check_sources(plan: Plan, job: str, snapshot: Snapshot | None, claims: Match | None) -> None:
+    """Refuse sources that cannot be read, before anything is written.
+
+    `snapshot` is what the job goes on from, and `claims` which source gets which position; None if
+    each gets its own.
+    """
+    for source in plan.sources:
+        before: str | None = source.uid
+        if claims is not None:
+            before = claims.sources.get(source.uid)
+            if source.uid in claims.rewound_sources:
+                before = None
+        position = snapshot.sources.get(before) if snapshot and before else None
+        name = f"source {source.uid!r} of job {job!r}"
+        for note in check_position(source, name, position):
+            _LOG.warning("%s: %s", name, note)

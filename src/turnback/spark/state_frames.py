@@ -27,7 +27,8 @@ from turnback.snapshot.writer import (
     copy_source_log,
 )
 from turnback.spark.plans import only_reads
-from turnback.spark.worker import Task, map_batches, run_tasks, spark_job
+from turnback.spark.protocols import Task
+from turnback.spark.worker import map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema
 from turnback.types.hints import as_type

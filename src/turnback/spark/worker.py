@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
 from turnback.spark.orders import read_order
+from turnback.spark.protocols import Task
 from turnback.types.columns import stream_ddl
 from turnback.types.hints import as_type
 from turnback.worker.level import LevelInstance
@@ -37,13 +38,6 @@ Batches = Iterator[pa.RecordBatch]
 
 _LOG = logging.getLogger(__name__)
 _MAX_INSTANCES = 64
-
-
-class Task(Protocol[T_co]):
-    """Work for some executor; frozen and picklable."""
-
-    def run(self) -> T_co:
-        """Do it."""
 
 
 class BatchTask(Protocol):

@@ -20,15 +20,14 @@ import pyarrow as pa
 from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
+from turnback.core.pickling import pickle_by_value
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.program.plan import Plan
-from turnback.spark.engine import EpochInput, Sources
-from turnback.spark.internals import pickle_by_value
 from turnback.spark.job import JobSpec
+from turnback.spark.protocols import EpochInput, Sources, Task
 from turnback.spark.scratch import Positions
 from turnback.spark.sources import encode_collection
-from turnback.spark.worker import Task
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping
@@ -87,6 +86,9 @@ class LocalEngine:
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[ListSource, TypeInfo]:
         data, kind = encode_collection(elements, type)
         return ListSource(kind, data), kind
+
+    def stream_counts(self, plan: Plan) -> dict[str, int]:
+        return {source.uid: 1 for source in plan.sources}
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         return [_run_task(task) for task in tasks]

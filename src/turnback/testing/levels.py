@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
-from turnback.spark.frames import pickled
 from turnback.spark.partitions import PARTITION_COLUMN
 from turnback.types.columns import Batch, from_column, stream_columns
 from turnback.types.keys import partition_of
@@ -28,7 +27,13 @@ from turnback.worker.message import (
     decode_error,
     encode_error,
 )
-from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
+from turnback.worker.program import (
+    LevelProgram,
+    level_programs,
+    load_program,
+    pickled,
+    source_layout,
+)
 from turnback.worker.stamps import PARTITION, Stamps
 
 _MOST_ROWS = 10_000

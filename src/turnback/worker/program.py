@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
-from turnback.program.plan import Channel, InputId, Level, Plan
+from turnback.core.pickling import pickle_by_value
+from turnback.program.plan import Channel, InputId, Level, Operator, Plan
 from turnback.state.files import StateFile, clip_files, in_order
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.keys import group_range
@@ -300,3 +301,25 @@ def load_program(blob: bytes) -> LevelProgram:
             f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
         ) from e
     return program
+
+
+def pickled(program: LevelProgram) -> bytes:
+    """A program as it is sent to the workers."""
+    try:
+        return pickle_by_value(program)
+    except (pickle.PicklingError, TypeError) as e:
+        names = [op.uid for op in program.level.operators if not _can_be_pickled(op)]
+        which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
+        raise PlanError(
+            f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
+            "only: open connections, files, locks and the like in open(), not in the constructor "
+            "or around the function"
+        ) from e
+
+
+def _can_be_pickled(operator: Operator) -> bool:
+    try:
+        pickle_by_value(operator)
+    except (pickle.PicklingError, TypeError):
+        return False
+    return True
