@@ -26,9 +26,9 @@ from turnback import (  # noqa: E402
     Row,
     StreamExecutionEnvironment,
 )
+from turnback.driver.epochs import Epochs  # noqa: E402
+from turnback.driver.runner import JobRunner  # noqa: E402
 from turnback.spark.engine import SparkQuery  # noqa: E402
-from turnback.spark.epochs import Epochs  # noqa: E402
-from turnback.spark.runner import JobRunner  # noqa: E402
 
 JOB = "launched"
 

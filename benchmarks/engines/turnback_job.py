@@ -25,8 +25,8 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.driver.job import JobReport
 from turnback.sinks.base import Sink
-from turnback.spark.job import JobReport
 
 JOB = "bench"
 Counting = Callable[[DataStream], DataStream]

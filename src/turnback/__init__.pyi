@@ -21,6 +21,7 @@ from .config.checkpointing import (
 )
 from .config.restart import RestartStrategies
 from .config.savepoints import SavepointFormat
+from .driver.job import ClaimMode
 from .program.aggregates import (
     Aggregate,
     count,
@@ -137,7 +138,6 @@ from .sinks.schemas import (
 from .sinks.two_phase import TwoPhaseCommitSink
 from .sinks.write_ahead import StagedOutput, WriteAheadSink
 from .spark.batch_sink import BatchEpoch, SparkBatchSink
-from .spark.job import ClaimMode
 from .state.collections import ListState, MapState
 from .state.operator import BroadcastState
 from .state.values import AggregatingState, ReducingState, ValueState

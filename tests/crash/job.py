@@ -29,7 +29,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.api import environment as environment_module
-from turnback.spark import service
+from turnback.driver import service
 from turnback.spark.session import spark_session
 from turnback.testing import LocalEngine
 

@@ -33,10 +33,10 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
+from turnback.driver.savepoints import Exporter
 from turnback.job.request import RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
-from turnback.spark.savepoints import Exporter
 from turnback.testing import DriverCrash, JobHarness, source
 from turnback.testing.points import DATABASE_POINTS, POINTS
 

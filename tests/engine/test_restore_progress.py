@@ -14,11 +14,11 @@ import pytest
 from manual_clock import ManualClock
 from turnback import KeyedProcessFunction, ValueStateDescriptor
 from turnback.core.errors import StorageError
+from turnback.driver import context, restoring
 from turnback.inspect.job import Job
 from turnback.inspect.model import JobSummary
 from turnback.job.directory import JobDirectory
 from turnback.job.status import RestoreProgress
-from turnback.spark import driver, restoring
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.open import open_storage
 from turnback.testing import JobHarness, source
@@ -62,7 +62,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         report(self, done, total)
         gate.pass_through()
 
-    monkeypatch.setattr(driver, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(context, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(restoring, "REPORT_S", 0.0)
     monkeypatch.setattr(worker_restoring, "REPORT_S", 0.0)
     monkeypatch.setattr(RestoreReport, "report", held)

@@ -16,12 +16,12 @@ from turnback.core.errors import (
     FencedError,
     StorageError,
 )
+from turnback.driver.savepoints import Exporter
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.spark.savepoints import Exporter
 from verification import verify_savepoint
 
 

@@ -31,6 +31,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.driver.merger import MergeTask
 from turnback.inspect.browse import page
 from turnback.inspect.compare import page as differences
 from turnback.inspect.compare import states
@@ -39,7 +40,6 @@ from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check
 from turnback.snapshot.snapshot import state_rows
 from turnback.snapshot.writer import export_tasks
-from turnback.spark.merger import MergeTask
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StorageRef, plan_merges
 from turnback.state.schema import state_prefix

@@ -149,7 +149,7 @@ def test_the_savepoint_before_an_upgrade_lacks_no_promised_output(promised: Jobs
     counts(jobs, "count", Count(), env).sink_to(jobs.sink()).uid("out-0")
     env.from_files(jobs.input("more"), "json", SCHEMA, "more").sink_to(jobs.sink("raw")).uid("raw")
     seen: list[Any] = []
-    from turnback.spark.service import RequestService
+    from turnback.driver.service import RequestService
 
     save = RequestService.save_before_upgrade
 

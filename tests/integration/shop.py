@@ -18,10 +18,10 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.config.savepoints import SavepointFormat
+from turnback.driver.savepoints import Exporter
 from turnback.job.request import Request, RequestKind
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.spark.engine import SparkEngine
-from turnback.spark.savepoints import Exporter
 from turnback.state.files import StorageRef
 
 OUT = "user string, spent bigint, items array<string>, prices array<bigint>"

@@ -20,8 +20,8 @@ from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
 from turnback import CollectSink, WatermarkStrategy
 from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
+from turnback.driver.attempt import Attempt
 from turnback.job.history import FilesChanged, JobEnded
-from turnback.spark.attempt import Attempt
 
 __all__ = ["fed"]
 
@@ -53,7 +53,7 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
 def test_files_are_read_whatever_their_age_and_told_if_they_are_changed(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("turnback.spark.changed_files._PAUSE_S", 0.05)
+    monkeypatch.setattr("turnback.driver.changed_files._PAUSE_S", 0.05)
     directory = jobs.input("events")
     day = 24 * 3600
 

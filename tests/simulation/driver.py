@@ -15,10 +15,10 @@ from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.core.errors import FINAL, REPLACED
+from turnback.driver import runner as spark_runner
+from turnback.driver.context import JobContext
+from turnback.driver.job import JobSpec
 from turnback.program.plan import Plan
-from turnback.spark import runner as spark_runner
-from turnback.spark.driver import JobContext
-from turnback.spark.job import JobSpec
 
 _MOST_ATTEMPTS = 4
 RECORD = Types.ROW_NAMED(["key", "place"], [Types.STRING(), Types.LONG()])

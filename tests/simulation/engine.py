@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from simulation.world import Process, World
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
+from turnback.driver.job import JobSpec
+from turnback.driver.merger import MergeTask
 from turnback.program.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
 from turnback.spark.engine import EpochInput, Sources
-from turnback.spark.job import JobSpec
-from turnback.spark.merger import MergeTask
 from turnback.state.files import StateFile, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage

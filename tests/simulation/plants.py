@@ -11,9 +11,9 @@ from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, ta
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
 from turnback.checkpoint.retention import Retention
+from turnback.driver import runner
+from turnback.driver.matched import commit_promised, roll_back_leftovers
 from turnback.sinks import two_phase
-from turnback.spark import runner
-from turnback.spark.matched import commit_promised, roll_back_leftovers
 
 
 def _commit_before_manifest() -> Any:

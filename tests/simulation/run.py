@@ -20,10 +20,10 @@ from simulation.world import SimStorage, World
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
+from turnback.driver import runner as spark_runner
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import directory_digest
 from turnback.snapshot.find import resume_point
-from turnback.spark import runner as spark_runner
 from turnback.state import files as state_files
 from turnback.storage import open as storage_open
 

@@ -19,7 +19,7 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.spark import source_monitor
+from turnback.driver import source_monitor
 
 PER_EPOCH = 1_000
 

@@ -17,11 +17,11 @@ from job_support import Jobs, eventually
 from turnback import DeltaSink
 from turnback.cli.main import main
 from turnback.core.errors import ConfigurationError, SinkError
+from turnback.driver.sinks import record_sinks
 from turnback.inspect.compaction import compact
 from turnback.sinks import table_compaction
 from turnback.sinks.files import FileSink
 from turnback.sinks.table_compaction import ConflictError, compact_table
-from turnback.spark.sinks import record_sinks
 
 
 def filled(job: Job, first: int = 1, last: int = 6) -> Any:

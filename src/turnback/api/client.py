@@ -9,11 +9,11 @@ from turnback.api.arguments import path_text
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CheckpointError
+from turnback.driver.job import JobReport
 from turnback.job.request import RequestKind, RequestSpec
-from turnback.spark.job import JobReport
 
 if TYPE_CHECKING:
-    from turnback.spark.runner import JobRunner
+    from turnback.driver.runner import JobRunner
 
 
 class JobClient:

@@ -33,6 +33,7 @@ from turnback.config.restart import RestartStrategyConfiguration
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
+from turnback.driver.job import ClaimMode, JobReport, JobSpec
 from turnback.job.run import LaunchMode
 from turnback.program.changed_files import watched_files
 from turnback.program.graph import NodeKind, StreamGraph
@@ -41,14 +42,13 @@ from turnback.program.plan import Plan
 from turnback.program.planner import plan
 from turnback.program.time import WatermarkStrategy
 from turnback.snapshot.matching import Allowed, Renames
-from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.protocols import Engine
+    from turnback.driver.engine import Engine
 
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
@@ -400,7 +400,7 @@ class StreamExecutionEnvironment:
 
     def _start(self, spec: JobSpec) -> JobClient:
         """Start the program as a job."""
-        from turnback.spark.runner import JobRunner
+        from turnback.driver.runner import JobRunner
 
         program = self.plan()
         if self._launched is not None:

@@ -14,13 +14,13 @@ from turnback.config.restart import choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import ConfigurationError
+from turnback.driver.job import ClaimMode, JobSpec
 from turnback.job.hooks import check_command
 from turnback.job.started import StartedProgram
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.snapshot.matching import Allowed, Renames
-from turnback.spark.job import ClaimMode, JobSpec
 
 _LOG = logging.getLogger(__name__)
 _AT_MOST_ONCE = (

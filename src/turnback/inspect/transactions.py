@@ -23,6 +23,7 @@ from turnback.core.errors import (
     SinkError,
     TurnbackError,
 )
+from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
 from turnback.job.directory import JobDirectory, JobInfo
@@ -43,7 +44,6 @@ from turnback.sinks.registry import (
     staged_behind,
 )
 from turnback.snapshot.find import resume_point
-from turnback.spark.sinks import SinkRecord, committer_context, recorded_sinks
 
 _AGAIN = "Nothing is lost: do it again, or start the job"
 _DROPPED = "It is dropped for good; do it again, or start the job, to remove what is left of it"

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.errors import EpochConflictError
+from turnback.driver.engine import EpochInput, Sources, Task
+from turnback.driver.job import JobSpec
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
 from turnback.program.malformed import MalformedPolicy
@@ -28,11 +30,10 @@ from turnback.spark.internals import (
     own_session,
     streaming_query,
 )
-from turnback.spark.job import JobSpec
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
 from turnback.spark.orders import send_orders
 from turnback.spark.partitions import partition_names
-from turnback.spark.protocols import EpochInput, Sources, Task
+from turnback.spark.pickling import pickle_by_value
 from turnback.spark.reruns import TaskReruns
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
@@ -109,6 +110,9 @@ class SparkEngine:
 
     def stream_counts(self, plan: Plan) -> dict[str, int]:
         return stream_counts(plan)
+
+    def pickle(self, value: object) -> bytes:
+        return pickle_by_value(value)
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         return run_tasks(self._spark, description, tasks)

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.program.plan import Channel, Plan, Routing
+from turnback.spark.pickling import pickle_by_value
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
 from turnback.worker.program import (
@@ -70,7 +71,8 @@ def epoch_frame(sources: DataFrame, plan: Plan) -> DataFrame:
         if route is not None:
             assert program.level.parallelism is not None
             frame = frame.repartitionById(program.level.parallelism, route)
-        task = LevelTask(pickled(program), program.level.index, program.reads_sources)
+        blob = pickled(program, pickle_by_value)
+        task = LevelTask(blob, program.level.index, program.reads_sources)
         # Spark insists on a function; the name is what its UI shows.
         frame = frame.mapInArrow(task.__call__, program.output.ddl())
     return frame

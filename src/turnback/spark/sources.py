@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from turnback.core.errors import ElementTypeError, PlanError
+from turnback.driver.engine import stream_names
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.malformed import malformed_column, refusing_malformed
 from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
-from turnback.spark.protocols import stream_names
 from turnback.spark.session import refuse_connect
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type

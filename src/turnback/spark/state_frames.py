@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, StateError, UnsupportedTypeError
+from turnback.driver.engine import Task
 from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, StatePair
 from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
 from turnback.snapshot.numbering import NumberedReader
@@ -27,7 +28,6 @@ from turnback.snapshot.writer import (
     copy_source_log,
 )
 from turnback.spark.plans import only_reads
-from turnback.spark.protocols import Task
 from turnback.spark.worker import map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema

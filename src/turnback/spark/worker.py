@@ -25,8 +25,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
+from turnback.driver.engine import Task
 from turnback.spark.orders import read_order
-from turnback.spark.protocols import Task
 from turnback.types.columns import stream_ddl
 from turnback.types.hints import as_type
 from turnback.worker.level import LevelInstance

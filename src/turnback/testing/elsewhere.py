@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnback.core.pickling import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 
 _PROGRAM = """
 import os, pickle, signal, sys

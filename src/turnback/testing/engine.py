@@ -20,12 +20,12 @@ import pyarrow as pa
 from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
-from turnback.core.pickling import pickle_by_value
+from turnback.driver.engine import EpochInput, Sources, Task
+from turnback.driver.job import JobSpec
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.program.plan import Plan
-from turnback.spark.job import JobSpec
-from turnback.spark.protocols import EpochInput, Sources, Task
+from turnback.spark.pickling import pickle_by_value
 from turnback.spark.scratch import Positions
 from turnback.spark.sources import encode_collection
 from turnback.storage.base import Storage
@@ -89,6 +89,9 @@ class LocalEngine:
 
     def stream_counts(self, plan: Plan) -> dict[str, int]:
         return {source.uid: 1 for source in plan.sources}
+
+    def pickle(self, value: object) -> bytes:
+        return pickle_by_value(value)
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         return [_run_task(task) for task in tasks]

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.partitions import PARTITION_COLUMN
+from turnback.spark.pickling import pickle_by_value
 from turnback.types.columns import Batch, from_column, stream_columns
 from turnback.types.keys import partition_of
 from turnback.worker.level import LevelInstance
@@ -50,7 +51,7 @@ class Levels:
         self.programs = level_programs(plan)
         self._plan = plan
         self._before_task = before_task
-        self._blobs = [pickled(program) for program in self.programs]
+        self._blobs = [pickled(program, pickle_by_value) for program in self.programs]
         self._instances: dict[tuple[int, int], LevelInstance] = {}
         self._tasks = 0
 

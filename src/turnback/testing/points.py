@@ -52,7 +52,7 @@ def _holds_merged_file(arguments: Arguments) -> bool:
 
 _APPEND = "checkpoint.log:CheckpointLog.append"
 _COMMIT_SINKS = "checkpoint.commits:Committers.commit"
-_RUN_ATTEMPT = "spark.runner:JobRunner._run_attempt"
+_RUN_ATTEMPT = "driver.runner:JobRunner._run_attempt"
 _CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
 _PREPARED, _PUBLISHED = "sinks.sql_rows:PreparedRows", "sinks.sql_rows:PublishedRows"
@@ -98,7 +98,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "after-sink-commit": (Point(_COMMIT_SINKS, "after"),),
     # what is done beside checkpoints
     "during-cleanup": (Point(_DELETE, "before", _CLEAN),),
-    "during-merge": (Point(_PUT, "after", "spark.merger:MergeTask.run"),),
+    "during-merge": (Point(_PUT, "after", "driver.merger:MergeTask.run"),),
     "after-merged-manifest": (Point(_APPEND, "after", only=_holds_merged_file),),
     "before-merged-files-go": (Point(_DELETE, "before", _CLEAN, only=_is_state_file),),
     # a start
@@ -110,7 +110,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
     # what is promised is committed; nothing is rolled back yet
     "before-start-record": (Point("job.directory:JobDirectory.record_attempt", "before"),),
     "after-start-record": (Point("job.directory:JobDirectory.record_attempt", "after"),),
-    "before-first-epoch": (Point("spark.attempt:Attempt._drive", "before"),),
+    "before-first-epoch": (Point("driver.attempt:Attempt._drive", "before"),),
     "during-intake": (Point(_PUT, "before", "worker.intake:IntakeTask.run"),),
     # a savepoint
     "during-savepoint": (
@@ -121,14 +121,14 @@ POINTS: dict[str, tuple[Point, ...]] = {
         Point(
             "job.catalog:SavepointCatalog.add",
             "before",
-            "spark.savepoints:JobSavepoints.take",
+            "driver.savepoints:JobSavepoints.take",
         ),
     ),
     # a stop, or a cancel with savepoint
     "before-decision": (Point("job.requests:Requests.record_stop_point", "before"),),
     "after-decision": (Point("job.requests:Requests.record_stop_point", "after"),),
     "before-answer": (
-        Point("job.requests:Requests.finish", "before", "spark.service:RequestService.close"),
+        Point("job.requests:Requests.finish", "before", "driver.service:RequestService.close"),
     ),
 }
 

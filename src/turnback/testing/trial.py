@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from turnback.core.errors import ConfigurationError
-from turnback.core.pickling import pickle_by_value
 from turnback.sinks.base import (
     ClosingCommitter,
     Committer,
@@ -24,6 +23,7 @@ from turnback.sinks.base import (
     canonical_directory,
     directory_digest,
 )
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo

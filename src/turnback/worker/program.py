@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
-from turnback.core.pickling import pickle_by_value
 from turnback.program.plan import Channel, InputId, Level, Operator, Plan
 from turnback.state.files import StateFile, clip_files, in_order
 from turnback.types.columns import Batch, stream_columns
@@ -303,12 +302,14 @@ def load_program(blob: bytes) -> LevelProgram:
     return program
 
 
-def pickled(program: LevelProgram) -> bytes:
-    """A program as it is sent to the workers."""
+def pickled(program: LevelProgram, pickle_by_value: Callable[[object], bytes]) -> bytes:
+    """A program as it is sent to the workers; engines know how to pickle what a script defines."""
     try:
         return pickle_by_value(program)
     except (pickle.PicklingError, TypeError) as e:
-        names = [op.uid for op in program.level.operators if not _can_be_pickled(op)]
+        names = [
+            op.uid for op in program.level.operators if not _can_be_pickled(op, pickle_by_value)
+        ]
         which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
         raise PlanError(
             f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
@@ -317,7 +318,7 @@ def pickled(program: LevelProgram) -> bytes:
         ) from e
 
 
-def _can_be_pickled(operator: Operator) -> bool:
+def _can_be_pickled(operator: Operator, pickle_by_value: Callable[[object], bytes]) -> bool:
     try:
         pickle_by_value(operator)
     except (pickle.PicklingError, TypeError):

@@ -15,11 +15,11 @@ from turnback.core.errors import (
     JobNotFoundError,
     SinkError,
 )
+from turnback.driver.sinks import recorded_sinks
 from turnback.inspect.transactions import Action, list_transactions, settle
 from turnback.job.run import ProcessId
 from turnback.job.status import JobState, StatusUpdate
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
-from turnback.spark.sinks import recorded_sinks
 
 
 def say(place, state, **process):

@@ -10,10 +10,10 @@ from coordinator_fakes import memory, take_fence
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import FencedError
+from turnback.driver.context import Tenure
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
-from turnback.spark.driver import Tenure
 
 pytestmark = pytest.mark.orders
 ORDERS = 300

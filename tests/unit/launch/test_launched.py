@@ -12,8 +12,8 @@ from turnback import ClaimMode, RestartStrategies
 from turnback.api.launched import Launched, collecting_name
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import ConfigurationError
+from turnback.driver.job import JobSpec
 from turnback.job.run import Launch, RunDirectory
-from turnback.spark.job import JobSpec
 
 SPEC = JobSpec("job", "root", CheckpointSettings(), RestartStrategies.no_restart(), "hashmap")
 

@@ -72,7 +72,7 @@ def lines(browser, query):
 
 MIXED = """\
 printed by the program
-2026-11-17 16:38:25,518 INFO    turnback.spark.runner: attempt 2 starts
+2026-11-17 16:38:25,518 INFO    turnback.driver.runner: attempt 2 starts
 2026-11-17 16:38:26,000 WARNING turnback.spark: slow Straße
   and why
 printed in between

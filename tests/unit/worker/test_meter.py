@@ -7,12 +7,12 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback import DiscardSink
+from turnback.driver.job import describe
+from turnback.driver.meter import Meter
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
 from turnback.program.plan import Plan
 from turnback.program.planner import plan
-from turnback.spark.job import describe
-from turnback.spark.meter import Meter
 from turnback.state.files import StateFile
 from turnback.types.hints import as_type
 

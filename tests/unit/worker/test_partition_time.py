@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from manual_clock import ManualClock
+from turnback.driver.event_time import EventTime
 from turnback.program.source_partitions import partition_number, whole_source
 from turnback.program.time import MAX_TIME, MIN_TIME, WatermarkStrategy
-from turnback.spark.event_time import EventTime
 from turnback.spark.partitions import partition_names
 from turnback.worker.stamps import PARTITION, Segment, Stamps
 from turnback.worker.time import EpochTime, TaskTime, advance

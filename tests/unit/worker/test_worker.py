@@ -11,6 +11,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import PlanError, StateError
 from turnback.spark import worker
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
 from turnback.worker.message import Order, encode_order
 from turnback.worker.program import level_programs, load_program, pickled
@@ -38,14 +39,14 @@ def program(function):
 
 def test_what_cannot_be_sent_is_told_by_uid():
     with pytest.raises(PlanError, match=r"^operator 'mine' cannot be sent.*lock.*open\(\)"):
-        pickled(program(Pass(threading.Lock())))
+        pickled(program(Pass(threading.Lock())), pickle_by_value)
 
 
 def test_what_cannot_be_loaded_is_no_matter_of_restarts():
     for blob in (b"cno_such_module\nname\n.", b"cturnback\nNoSuchName\n."):
         with pytest.raises(PlanError, match=r"cannot be loaded in the workers: .*--py-files"):
             load_program(blob)
-    assert load_program(pickled(program(Pass()))).next_parallelism is None
+    assert load_program(pickled(program(Pass()), pickle_by_value)).next_parallelism is None
 
 
 class TestInstances:

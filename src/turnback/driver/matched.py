@@ -9,11 +9,11 @@ from itertools import chain
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import ConfigurationError, CorruptFileError
+from turnback.driver.sinks import JobSinks
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import target_version
 from turnback.snapshot.matching import Match
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.sinks import JobSinks
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,11 @@ from turnback.core.errors import (
     SinkError,
     SourceError,
 )
+from turnback.driver.context import JobContext
+from turnback.driver.engine import stream_names
+from turnback.driver.job import ClaimMode
+from turnback.driver.matched import Matched, require_files, require_kept_output
+from turnback.driver.sinks import claim_targets
 from turnback.job.status import JobState
 from turnback.program.plan import Plan
 from turnback.program.source_partitions import whole_source
@@ -34,11 +39,6 @@ from turnback.snapshot.metadata import StateId
 from turnback.snapshot.preflight import check_position, refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, StoredRows, source_uid
 from turnback.snapshot.writer import copy_source_log
-from turnback.spark.driver import JobContext
-from turnback.spark.job import ClaimMode
-from turnback.spark.matched import Matched, require_files, require_kept_output
-from turnback.spark.protocols import stream_names
-from turnback.spark.sinks import claim_targets
 from turnback.state.operator import is_redistributed
 from turnback.worker.intake import (
     IntakeTask,
@@ -71,7 +71,7 @@ class Starter:
         self._clock = job.clock
         self._restoring = job.restoring
         self._programs = level_programs(job.plan)
-        self._blobs = [pickled(program) for program in self._programs]
+        self._blobs = [pickled(program, job.engine.pickle) for program in self._programs]
         self._checked: Matched | None = None
 
     def check(self) -> None:

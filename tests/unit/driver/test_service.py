@@ -336,8 +336,8 @@ def test_a_savepoint_is_taken_beside_the_stream(world: World) -> None:
 def test_requests_that_ended_long_ago_are_forgotten_while_the_job_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnback.spark.service._KEPT_REQUESTS", 5)
-    monkeypatch.setattr("turnback.spark.service._PRUNE_AFTER", 3)
+    monkeypatch.setattr("turnback.driver.service._KEPT_REQUESTS", 5)
+    monkeypatch.setattr("turnback.driver.service._PRUNE_AFTER", 3)
     driver = world.driver()
     running(world)
     for _ in range(20):

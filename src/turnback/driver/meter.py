@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.core.clock import Clock
+from turnback.driver.load import LoadMeter
 from turnback.job.status import Metrics
 from turnback.program.plan import Plan
-from turnback.spark.load import LoadMeter
 from turnback.state.files import StateFile
 from turnback.worker.message import TaskAck
 from turnback.worker.program import Chains

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from turnback.checkpoint.manifest import SourcePosition
+from turnback.driver.job import JobSpec
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.malformed import MalformedPolicy
 from turnback.program.plan import Plan
-from turnback.spark.job import JobSpec
 from turnback.storage.base import Storage
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck
@@ -122,6 +122,9 @@ class Engine(Protocol):
 
     def stream_counts(self, plan: Plan) -> dict[str, int]:
         """How many streams each source reads, by its uid."""
+
+    def pickle(self, value: object) -> bytes:
+        """Pickle something for tasks, with what the user's script defines in it."""
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         """Run tasks, beside the epochs; return their results in order.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from turnback.driver import context as heartbeat
+from turnback.driver.context import Heartbeat
 from turnback.job.directory import JobDirectory
 from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import JobState, Status, StatusUpdate
-from turnback.spark import driver as heartbeat
-from turnback.spark.driver import Heartbeat
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.driver.attempt import Attempt
+from turnback.driver.context import Tenure
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.request import Request, RequestKind, RequestOutcome, StopPoint, recorded_savepoint
 from turnback.job.requests import Requests
-from turnback.spark.attempt import Attempt
-from turnback.spark.driver import Tenure
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from turnback.spark.protocols import Engine
+from turnback.driver.engine import Engine
 from turnback.state.expiry import Limits
 from turnback.state.files import (
     StateFile,

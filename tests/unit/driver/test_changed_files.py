@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import PlanError
+from turnback.driver.changed_files import FilesWatch, SeenFiles
 from turnback.program.changed_files import (
     ChangedFilesPolicy,
     WatchedFiles,
     changed_files_text,
     watched_files,
 )
-from turnback.spark.changed_files import FilesWatch, SeenFiles
 from turnback.spark.scratch import Positions
 from turnback.storage.open import MemoryStorage
 

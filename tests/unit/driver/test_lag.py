@@ -12,12 +12,12 @@ import pytest
 from manual_clock import ManualClock
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, SourceError
+from turnback.driver import context, source_monitor
+from turnback.driver.source_monitor import SourceIdentities, SourceMonitor
 from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.program.source_lag import ReplayLimit, SourceLag
-from turnback.spark import driver, source_monitor
-from turnback.spark.source_monitor import SourceIdentities, SourceMonitor
 from turnback.testing import JobHarness, source
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ class Broker:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(context, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(source_monitor, "_PAUSE_S", 0.02)
 
 

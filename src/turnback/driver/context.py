@@ -17,16 +17,16 @@ from turnback.checkpoint.redriven import Redriven
 from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import FencedError
+from turnback.driver.engine import Engine
+from turnback.driver.job import JobSpec
+from turnback.driver.restoring import RestoreMeter
+from turnback.driver.sinks import JobSinks
+from turnback.driver.source_monitor import SourceIdentities
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
 from turnback.job.run import RunDirectory
 from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
-from turnback.spark.job import JobSpec
-from turnback.spark.protocols import Engine
-from turnback.spark.restoring import RestoreMeter
-from turnback.spark.sinks import JobSinks
-from turnback.spark.source_monitor import SourceIdentities
 from turnback.state.files import StorageRef
 
 _LOG = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from turnback.core.clock import Clock
+from turnback.driver.job import JobSpec
 from turnback.job.status import AttemptProgress, WatchLimits
-from turnback.spark.job import JobSpec
 
 _GRAIN_MS = 1_000
 """Epochs that end within so long are kept as one."""

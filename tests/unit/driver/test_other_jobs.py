@@ -1,8 +1,8 @@
 """What a sink can learn of the job that owns its target."""
 
 from coordinator_fakes import Job, memory
+from turnback.driver.sinks import _OtherJobs
 from turnback.job.directory import JobDirectory
-from turnback.spark.sinks import _OtherJobs
 
 
 def test_what_a_job_has_promised_until_it_is_turned_back() -> None:

@@ -17,17 +17,17 @@ from turnback.checkpoint.manifest import (
     malformed_counts,
 )
 from turnback.core.errors import EpochConflictError
+from turnback.driver.context import AttemptContext, JobContext
+from turnback.driver.engine import EpochInput, Query
+from turnback.driver.event_time import EventTime
+from turnback.driver.job import EpochStats
+from turnback.driver.merger import Merger
+from turnback.driver.meter import Meter, Records, total
+from turnback.driver.progress import ProgressMeter
+from turnback.driver.redrive import Feed
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Level
 from turnback.sinks.base import directory_digest
-from turnback.spark.driver import AttemptContext, JobContext
-from turnback.spark.event_time import EventTime
-from turnback.spark.job import EpochStats
-from turnback.spark.merger import Merger
-from turnback.spark.meter import Meter, Records, total
-from turnback.spark.progress import ProgressMeter
-from turnback.spark.protocols import EpochInput, Query
-from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs

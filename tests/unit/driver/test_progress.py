@@ -15,15 +15,15 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.config.watchdog import WatchdogSettings
 from turnback.core.errors import ConfigurationError
+from turnback.driver import context, source_monitor
+from turnback.driver.job import JobSpec
+from turnback.driver.lag import SteadyGrowth
+from turnback.driver.progress import ProgressMeter, watch_limits
 from turnback.inspect.job import Job
 from turnback.job import alerts
 from turnback.job.directory import JobDirectory
 from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.program.source_lag import SourceLag
-from turnback.spark import driver, source_monitor
-from turnback.spark.job import JobSpec
-from turnback.spark.lag import SteadyGrowth
-from turnback.spark.progress import ProgressMeter, watch_limits
 from turnback.testing import JobHarness, source
 from turnback.testing.engine import LocalQuery
 
@@ -150,7 +150,7 @@ class Slow:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(context, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(source_monitor, "_PAUSE_S", 0.02)
     monkeypatch.setattr(alerts, "_POLL_S", 0.05)
 

@@ -18,6 +18,11 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
+from turnback.driver.attempt import Attempt
+from turnback.driver.context import JobContext, Tenure
+from turnback.driver.job import describe_error
+from turnback.driver.savepoints import JobSavepoints
+from turnback.driver.shutdown import AttemptOverError, Shutdown
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
     Request,
@@ -30,11 +35,6 @@ from turnback.job.request import (
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.metadata import Origin
-from turnback.spark.attempt import Attempt
-from turnback.spark.driver import JobContext, Tenure
-from turnback.spark.job import describe_error
-from turnback.spark.savepoints import JobSavepoints
-from turnback.spark.shutdown import AttemptOverError, Shutdown
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0

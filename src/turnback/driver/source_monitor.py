@@ -13,6 +13,9 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.clock import Clock
+from turnback.driver.changed_files import FilesWatch, SeenFiles
+from turnback.driver.lag import LagTrend, SteadyGrowth, catch_up_s
+from turnback.driver.replay import ReplayLimits
 from turnback.job.status import Lag
 from turnback.program.plan import Plan, SourcePlan
 from turnback.program.source_identity import ReadsIdentity
@@ -23,9 +26,6 @@ from turnback.program.source_lag import (
     OpenLagReader,
     SourceLag,
 )
-from turnback.spark.changed_files import FilesWatch, SeenFiles
-from turnback.spark.lag import LagTrend, SteadyGrowth, catch_up_s
-from turnback.spark.replay import ReplayLimits
 from turnback.storage.base import Storage
 
 _LOG = logging.getLogger(__name__)

@@ -18,6 +18,8 @@ from turnback.core.errors import (
     ConfigurationError,
     TurnbackError,
 )
+from turnback.driver.context import JobContext
+from turnback.driver.engine import Engine, Task
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, surplus
 from turnback.job.directory import JobDirectory
 from turnback.job.request import Progress, Request, RequestKind, RequestOrigin
@@ -33,8 +35,6 @@ from turnback.snapshot.metadata import (
     file_name,
 )
 from turnback.snapshot.writer import copy_source_log, copy_tasks, export_tasks
-from turnback.spark.driver import JobContext
-from turnback.spark.protocols import Engine, Task
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import digest

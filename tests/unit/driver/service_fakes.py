@@ -18,16 +18,16 @@ from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.errors import CheckpointError, FencedError
+from turnback.driver import service as service_module
+from turnback.driver.context import JobContext
+from turnback.driver.job import JobSpec
+from turnback.driver.service import RequestService
 from turnback.job.directory import JobDirectory
 from turnback.job.request import Progress, Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
-from turnback.spark import service as service_module
-from turnback.spark.driver import JobContext
-from turnback.spark.job import JobSpec
-from turnback.spark.service import RequestService
 from turnback.storage.open import MemoryStorage
 from verification import verify_savepoint
 

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.retention import PinnedCheckpoint
+from turnback.driver.context import AttemptContext, JobContext
+from turnback.driver.engine import EpochInput
+from turnback.driver.epochs import Epochs
+from turnback.driver.job import EpochStats
+from turnback.driver.redrive import Redriver
 from turnback.job.redrive import RedriveInbox
 from turnback.job.status import Metrics
-from turnback.spark.driver import AttemptContext, JobContext
-from turnback.spark.epochs import Epochs
-from turnback.spark.job import EpochStats
-from turnback.spark.protocols import EpochInput
-from turnback.spark.redrive import Redriver
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 0.2

@@ -23,6 +23,35 @@ from turnback.core.errors import (
     TableChangedError,
     TurnbackError,
 )
+from turnback.driver.attempt import Attempt
+from turnback.driver.context import AttemptContext, Heartbeat, JobContext
+from turnback.driver.engine import Engine
+from turnback.driver.job import (
+    ClaimMode,
+    EpochStats,
+    JobReport,
+    JobSpec,
+    SameErrors,
+    describe,
+    describe_error,
+    final_error,
+    lost_error,
+)
+from turnback.driver.lag import total_lag
+from turnback.driver.matched import (
+    Matched,
+    abandoned_output,
+    commit_promised,
+    roll_back_leftovers,
+)
+from turnback.driver.progress import watch_limits
+from turnback.driver.redrive import redriven_at_start
+from turnback.driver.replay import ReplayLimits
+from turnback.driver.restarts import Restarts
+from turnback.driver.service import RequestService
+from turnback.driver.sinks import JobSinks
+from turnback.driver.source_monitor import Positions, SourceMonitor
+from turnback.driver.starter import Starter
 from turnback.job.alerts import JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, FilesChanged, History, JobEnded, Restarting
@@ -35,35 +64,6 @@ from turnback.program.plan import Plan, SourcePlan
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.attempt import Attempt
-from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
-from turnback.spark.job import (
-    ClaimMode,
-    EpochStats,
-    JobReport,
-    JobSpec,
-    SameErrors,
-    describe,
-    describe_error,
-    final_error,
-    lost_error,
-)
-from turnback.spark.lag import total_lag
-from turnback.spark.matched import (
-    Matched,
-    abandoned_output,
-    commit_promised,
-    roll_back_leftovers,
-)
-from turnback.spark.progress import watch_limits
-from turnback.spark.protocols import Engine
-from turnback.spark.redrive import redriven_at_start
-from turnback.spark.replay import ReplayLimits
-from turnback.spark.restarts import Restarts
-from turnback.spark.service import RequestService
-from turnback.spark.sinks import JobSinks
-from turnback.spark.source_monitor import Positions, SourceMonitor
-from turnback.spark.starter import Starter
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import StoreOwner, remove_others, stores_of
