@@ -16,9 +16,8 @@ from turnback import CollectSink, DataStream, StreamExecutionEnvironment
 from turnback.driver.epochs import EpochAcks, check_barriers
 from turnback.driver.event_time import EventTime
 from turnback.program.plan import Plan, SourcePlan
-from turnback.program.source_partitions import partition_number
+from turnback.program.source_partitions import PARTITION_COLUMN, partition_number
 from turnback.sinks.base import CommitterContext
-from turnback.spark.partitions import PARTITION_COLUMN
 from turnback.state.files import StateFile, StorageRef
 from turnback.testing.levels import Levels
 from turnback.types.columns import Batch, stream_columns

@@ -13,10 +13,10 @@ from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.manifest import kinesis_position
 from turnback.core.errors import ConfigurationError, SourceError
-from turnback.program.source_partitions import partition_number
+from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.spark import kinesis_shards
 from turnback.spark.kinesis import KinesisReader
-from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_names
+from turnback.spark.partitions import partition_names
 from turnback.worker.message import EncodedError
 
 

@@ -7,6 +7,11 @@ import xxhash
 WHOLE = 0
 """The partition of what is as good as one, wherever it comes from."""
 
+PARTITION_COLUMN = "_turnback_partition"
+"""From which partition a row comes, as a number; no part of the elements."""
+OFFSET_COLUMN = "_turnback_offset"
+"""Where it is in its partition."""
+
 
 def spark_hash(text: str) -> int:
     """What Spark's `xxhash64` gives for a text."""

@@ -14,7 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.errors import EpochConflictError
 from turnback.driver.engine import EpochInput, Sources, Task
+from turnback.driver.given_elements import encode_collection
 from turnback.driver.job import JobSpec
+from turnback.driver.positions import Positions
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
 from turnback.program.malformed import MalformedPolicy
@@ -35,11 +37,10 @@ from turnback.spark.orders import send_orders
 from turnback.spark.partitions import partition_names
 from turnback.spark.pickling import pickle_by_value
 from turnback.spark.reruns import TaskReruns
-from turnback.spark.scratch import Positions, Scratch
+from turnback.spark.scratch import Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (
     CollectionSource,
-    encode_collection,
     leaf_directories,
     literal_pattern,
     no_sources,

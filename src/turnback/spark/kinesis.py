@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from turnback.core.errors import SourceError
+from turnback.program.source_partitions import OFFSET_COLUMN
 from turnback.spark.kinesis_check import GO_ON, gone_text, lost_text
 from turnback.spark.kinesis_client import (
     EARLIEST,
@@ -41,7 +42,6 @@ from turnback.spark.kinesis_shards import (
     lost_since,
     new_shards,
 )
-from turnback.spark.partitions import OFFSET_COLUMN
 from turnback.spark.records import ddl_of, errors_encoded, record_batch, shares
 
 _LOG = logging.getLogger(__name__)

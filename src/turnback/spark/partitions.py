@@ -6,12 +6,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import kafka_positions, kinesis_position, rabbitmq_positions
+from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.types.typeinfo import quote_name
-
-PARTITION_COLUMN = "_turnback_partition"
-"""From which partition a row comes, as a number; no part of the elements."""
-OFFSET_COLUMN = "_turnback_offset"
-"""Where it is in its partition."""
 
 
 def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:

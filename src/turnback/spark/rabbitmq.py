@@ -29,8 +29,8 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from turnback.checkpoint.manifest import rabbitmq_chunks, rabbitmq_positions
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
+from turnback.program.source_partitions import OFFSET_COLUMN
 from turnback.spark.amqp import body_of, properties_of
-from turnback.spark.partitions import OFFSET_COLUMN
 from turnback.spark.rabbitmq_client import (
     FIRST,
     Chunk,

@@ -5,7 +5,6 @@ One query reads all sources of a job, so that one offset log holds every positio
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -18,23 +17,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from turnback.core.errors import ElementTypeError, PlanError
+from turnback.core.errors import PlanError
 from turnback.driver.engine import stream_names
+from turnback.driver.given_elements import GivenElements
 from turnback.program.plan import Plan, SourcePlan
+from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.spark.malformed import malformed_column, refusing_malformed
-from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_columns
+from turnback.spark.partitions import partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
 from turnback.spark.session import refuse_connect
-from turnback.types.columns import Batch, stream_columns
-from turnback.types.hints import as_type
-from turnback.types.row import Row
+from turnback.types.columns import stream_columns
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, STAMPS, TO, RowLayout, source_layout
 from turnback.worker.stamps import PARTITION
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _COLLECTION = "turnback-collection"
-_MAX_COLLECTION_BYTES = 64 * 1024 * 1024
 
 
 def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
@@ -151,47 +149,6 @@ def _options(leaf: Any) -> dict[str, str]:
     return found
 
 
-def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
-    """The elements of a list as `CollectionReader` takes them, and their type.
-
-    The data travels inside the query; the position is the number of elements read. A list that has
-    grown since the last run goes on where it was.
-    """
-    type = _type_of(elements) if type_info is None else as_type(type_info)
-    try:
-        return _encoded(Batch(type, list(elements)).arrow), type
-    except ElementTypeError as e:
-        raise ElementTypeError(f"from_collection: {e}") from None
-
-
-def _type_of(elements: Sequence[Any]) -> TypeInfo:
-    if not elements:
-        raise PlanError("from_collection: the list is empty, so its type must be given")
-    first = elements[0]
-    if isinstance(first, dict):
-        names, values = list(first), list(first.values())
-    elif isinstance(first, Row) and Row.get_field_names(first):
-        names, values = list(Row.get_field_names(first)), list(first)
-    elif type(first) is tuple or isinstance(first, Row):
-        names, values = [f"f{i}" for i in range(len(first))], list(first)
-    else:
-        return as_type(type(first))
-    return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
-
-
-def _encoded(batch: pa.RecordBatch) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data = sink.getvalue()
-    if data.size > _MAX_COLLECTION_BYTES:
-        raise PlanError(
-            f"from_collection: {data.size} bytes are too many to travel inside the query; "
-            f"write them to files and use from_files"
-        )
-    return base64.b64encode(data).decode()
-
-
 class CollectionSource(DataSource):
     """A list as a Spark streaming source."""
 
@@ -200,39 +157,31 @@ class CollectionSource(DataSource):
         return _COLLECTION
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return CollectionReader(self.options["data"])
+        return _CollectionReader(self.options["data"])
 
 
-class CollectionReader(DataSourceStreamReader):
+class _CollectionReader(DataSourceStreamReader):
     """Reads a list; the offset is the number of elements read."""
 
     def __init__(self, data: str) -> None:
-        self._data = data
+        self._elements = GivenElements(data)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"index": 0}
 
     def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"index": self._table().num_rows}
+        return {"index": len(self._elements)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        if end["index"] < start["index"]:
-            raise PlanError(
-                f"from_collection: {start['index']} elements were read before, and now the list is "
-                f"shorter: it has {end['index']}. Only add to its end, or start the job afresh"
-            )
+        self._elements.check(start["index"])
         return [InputPartition((start["index"], end["index"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         start, end = partition.value
-        yield from self._table().slice(start, end - start).to_batches()
+        yield from self._elements.between(start, end)
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing to give back."""
-
-    def _table(self) -> pa.Table:
-        with pa.ipc.open_stream(base64.b64decode(self._data)) as reader:
-            return reader.read_all()
 
 
 # -- all sources as one DataFrame

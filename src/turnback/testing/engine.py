@@ -21,13 +21,13 @@ from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.driver.engine import EpochInput, Sources, Task
+from turnback.driver.given_elements import encode_collection
 from turnback.driver.job import JobSpec
+from turnback.driver.positions import Positions
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.program.plan import Plan
 from turnback.spark.pickling import pickle_by_value
-from turnback.spark.scratch import Positions
-from turnback.spark.sources import encode_collection
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping

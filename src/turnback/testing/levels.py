@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
-from turnback.spark.partitions import PARTITION_COLUMN
+from turnback.program.source_partitions import PARTITION_COLUMN
 from turnback.spark.pickling import pickle_by_value
 from turnback.types.columns import Batch, from_column, stream_columns
 from turnback.types.keys import partition_of

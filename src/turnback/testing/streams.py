@@ -19,15 +19,14 @@ from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import ConfigurationError, PlanError, StateError
+from turnback.driver.given_elements import GivenElements
 from turnback.job.directory import JobDirectory
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.graph import StreamGraph
 from turnback.program.malformed import with_malformed
-from turnback.program.source_partitions import partition_number
+from turnback.program.source_partitions import PARTITION_COLUMN, partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.partitions import PARTITION_COLUMN
-from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
 from turnback.state.expiry import TIME_BYTES
 from turnback.state.files import StorageRef
@@ -132,24 +131,25 @@ class ListSource(LocalSource):
 
     def __init__(self, type: TypeInfo, data: str) -> None:
         super().__init__(type)
-        self._reader = CollectionReader(data)
-        self._at = self._reader.initialOffset()
+        self._elements = GivenElements(data)
+        self._read = 0
 
     def restore(self, offset: str, entries: Sequence[str]) -> None:
-        self._at = json.loads(offset)
+        self._read = json.loads(offset)["index"]
 
     def end_here(self) -> None:
         pass  # it never grows
 
     def read(self) -> Batches:
-        end, schema = self._reader.latestOffset(), stream_schema(self.schema)
-        parts = [] if end == self._at else self._reader.partitions(self._at, end)
-        self._at = end
-        return [batch.cast(schema) for part in parts for batch in self._reader.read(part)]
+        self._elements.check(self._read)
+        start = self._read
+        self._read = len(self._elements)
+        schema = stream_schema(self.schema)
+        return [batch.cast(schema) for batch in self._elements.between(start, self._read)]
 
     @property
     def offset(self) -> str | None:
-        return json.dumps(self._at)
+        return json.dumps({"index": self._read})
 
 
 class FileSource(LocalSource):

@@ -10,13 +10,13 @@ import pytest
 
 from turnback.core.errors import PlanError
 from turnback.driver.changed_files import FilesWatch, SeenFiles
+from turnback.driver.positions import Positions
 from turnback.program.changed_files import (
     ChangedFilesPolicy,
     WatchedFiles,
     changed_files_text,
     watched_files,
 )
-from turnback.spark.scratch import Positions
 from turnback.storage.open import MemoryStorage
 
 MS = 1_700_000_000_123

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
+from turnback.driver.given_elements import _encoded, _type_of, encode_collection
 
 from turnback import Row, Types
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.spark.sources import CollectionReader, _encoded, _type_of, encode_collection
+from turnback.spark.sources import _CollectionReader
 from turnback.types.columns import Batch
 
 
@@ -54,7 +55,7 @@ def test_elements_without_a_type(first):
 
 
 def reader(*rows):
-    return CollectionReader(_encoded(Batch(Types.LONG(), list(rows)).arrow))
+    return _CollectionReader(_encoded(Batch(Types.LONG(), list(rows)).arrow))
 
 
 def read(reader, start, end):

@@ -8,7 +8,8 @@ import pytest
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.errors import CheckpointError, CorruptFileError
-from turnback.spark.scratch import Positions, Scratch
+from turnback.driver.positions import Positions
+from turnback.spark.scratch import Scratch
 from turnback.storage.open import MemoryStorage
 
 

@@ -1,0 +1,85 @@
+"""The elements of `from_collection`, which travel inside the query."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError, PlanError
+from turnback.types.columns import Batch
+from turnback.types.hints import as_type
+from turnback.types.row import Row
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+
+_MAX_COLLECTION_BYTES = 64 * 1024 * 1024
+
+
+def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
+    """The elements of a list as `GivenElements` takes them, and their type.
+
+    The data travels inside the query; the position is the number of elements read. A list that has
+    grown since the last run goes on where it was.
+    """
+    type = _type_of(elements) if type_info is None else as_type(type_info)
+    try:
+        return _encoded(Batch(type, list(elements)).arrow), type
+    except ElementTypeError as e:
+        raise ElementTypeError(f"from_collection: {e}") from None
+
+
+def _type_of(elements: Sequence[Any]) -> TypeInfo:
+    if not elements:
+        raise PlanError("from_collection: the list is empty, so its type must be given")
+    first = elements[0]
+    if isinstance(first, dict):
+        names, values = list(first), list(first.values())
+    elif isinstance(first, Row) and Row.get_field_names(first):
+        names, values = list(Row.get_field_names(first)), list(first)
+    elif type(first) is tuple or isinstance(first, Row):
+        names, values = [f"f{i}" for i in range(len(first))], list(first)
+    else:
+        return as_type(type(first))
+    return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
+
+
+def _encoded(batch: pa.RecordBatch) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    if data.size > _MAX_COLLECTION_BYTES:
+        raise PlanError(
+            f"from_collection: {data.size} bytes are too many to travel inside the query; "
+            f"write them to files and use from_files"
+        )
+    return base64.b64encode(data).decode()
+
+
+class GivenElements:
+    """The elements that `encode_collection` was given."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return int(self._table().num_rows)
+
+    def check(self, read: int) -> None:
+        """Refuse to go on behind so many elements if there are fewer."""
+        if len(self) < read:
+            raise PlanError(
+                f"from_collection: {read} elements were read before, and now the list is shorter: "
+                f"it has {len(self)}. Only add to its end, or start the job afresh"
+            )
+
+    def between(self, start: int, end: int) -> list[pa.RecordBatch]:
+        """The elements from one place up to another."""
+        batches: list[pa.RecordBatch] = self._table().slice(start, end - start).to_batches()
+        return batches
+
+    def _table(self) -> pa.Table:
+        with pa.ipc.open_stream(base64.b64decode(self._data)) as reader:
+            return reader.read_all()
