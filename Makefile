@@ -1,4 +1,4 @@
-# Everything a fresh clone needs: `make demo` and `make test`.
+# Everything a fresh clone needs: `make demo` and `make test`. `make help` lists the rest.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,9 +7,17 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: none of them should compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka services test check fetch compat sim soak soak-targets bench docs env clean
+# Options for every run of pytest: make test-kafka PYTEST_ARGS="-k kills -x"
+PYTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
-env: $(STAMP)
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-kafka services test check fetch compat sim soak soak-targets bench docs env clean
+
+help: ## what there is to make
+	@sed -n 's/^\([A-Za-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
+
+env: $(STAMP) ## the environment, in .venv
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Turnback needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -19,31 +27,48 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: env
+demo: env ## the flagship job, killed, restored and forked
 	@$(BIN)/python examples/demo.py
 
-# Kafka to Kafka and a Delta table, with kills in between
-demo-kafka: env
+demo-kafka: env ## Kafka to Kafka and a Delta table, with kills in between
 	@PYTHONPATH=tests $(BIN)/python examples/demo_kafka.py
 
-# Servers to develop against, until Ctrl-C: make services ONLY="kafka postgres"
 ONLY ?=
 
-services: env
+services: env ## servers to develop against, until Ctrl-C: make services ONLY="kafka postgres"
 	@sh tests/services/install.sh
 	@PYTHONPATH=tests $(BIN)/python -m services $(ONLY)
 
-check: env
+check: env ## format, lint, types, import direction, unit tests: about a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	TURNBACK_QUICK=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
+	TURNBACK_QUICK=1 $(PYTEST) -n 2 -m 'not slow' tests/unit
 
-test: fetch check
-	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis or orders' tests/unit
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=30 \
+test: fetch check ## everything CI runs, with real servers
+	$(PYTEST) -n 2 -m 'slow or hypothesis or orders' tests/unit
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 \
 		tests/engine tests/simulation tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
+
+AREAS := kafka sql tables redis rabbitmq kinesis engine crash stories
+.PHONY: $(addprefix test-,$(AREAS))
+
+test-kafka: TESTS = tests/systems/test_kafka_*.py tests/unit/sinks/test_kafka_*.py tests/unit/api/test_kafka_*.py
+test-sql: TESTS = tests/systems/test_postgres*.py tests/systems/test_mariadb*.py tests/unit/sinks/test_database_sinks.py
+test-tables: TESTS = tests/systems/test_table*.py tests/systems/test_delta*.py tests/systems/test_iceberg*.py
+test-redis: TESTS = tests/systems/test_redis*.py
+test-rabbitmq: TESTS = tests/systems/test_rabbitmq*.py tests/unit/api/test_rabbitmq_*.py
+test-kinesis: TESTS = tests/systems/test_kinesis*.py tests/unit/api/test_kinesis_*.py
+test-engine: TESTS = tests/engine tests/property tests/simulation
+test-crash: TESTS = tests/crash
+test-stories: TESTS = tests/stories
+
+$(addprefix test-,$(AREAS)): fetch
+	$(PYTEST) -n 2 --dist loadfile $(TESTS)
+
+test-AREA: ## one area: kafka, sql, tables, redis, rabbitmq, kinesis, engine, crash, stories
+	@echo "AREA is one of: $(AREAS)"
 
 # What tests need of the system; jars, a gateway and an archive of classes come while they run
 fetch: env
@@ -51,34 +76,30 @@ fetch: env
 	@mkdir -p .cache
 	@PYTHONPATH=tests nice $(BIN)/python -m services.fetch > .cache/fetch.log 2>&1 &
 
-# Jobs with savepoints and restores on the oldest and the newest Spark; docs/compatibility.md
-compat:
+compat: ## savepoints and restores on the oldest and the newest Spark
 	$(PYTHON) tests/compat/run.py
 
-# Whole runs in one process, decided by a seed: make sim SEEDS=20000, make sim SEED=7 for one story
 SEEDS ?= 2000
 
-sim: env
+sim: env ## whole runs decided by a seed: make sim SEEDS=20000, make sim SEED=7 for one story
 	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-# Kills processes of a job and its servers at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
 MINUTES ?= 30
 SEED ?=
 
-soak: env
+soak: env ## kills a job's processes and servers at random: make soak MINUTES=30 SEED=7
 	@sh tests/services/install.sh
 	PYTHONPATH=tests $(BIN)/python -m soak --servers --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report .cache/soak
 	@$(MAKE) soak-targets
 
-# 200,000 transfers into every exactly-once sink, with 40 kills each: make soak-targets TARGETS="kafka postgres"
 TARGETS ?=
 KILLS ?= 40
 
-soak-targets: env
+soak-targets: env ## 200,000 transfers and 40 kills for every exactly-once sink: TARGETS="kafka postgres"
 	@sh tests/services/install.sh
 	PYTHONPATH=tests $(BIN)/python tests/systems/full_size.py $(TARGETS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-bench: env
+bench: env ## comparisons with what else there is
 	sh benchmarks/setup_flink.sh
 	sh benchmarks/setup_bytewax.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
@@ -93,8 +114,8 @@ bench: env
 	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.growth
 
-docs: env
-	$(BIN)/python -m pytest -q tests/docs
+docs: env ## whether the documentation shows what there is
+	$(PYTEST) tests/docs
 
-clean:
+clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
