@@ -244,6 +244,19 @@ class PreparedContract:
         again = write(sink, task(attempt=4), ("a", 1))
         sink.committer(driver(attempt=4)).commit([again])
 
+    def test_rows_from_before_the_mode_was_changed_are_rolled_back(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        before = db.sink("latest")
+        before.claim(driver())
+        write(before, task(), ("a", 1))
+        sink = db.sink("latest", mode="upsert", key="post", lock_timeout=1)
+        committer = sink.committer(driver(attempt=4))
+        committer.recover([])
+        assert db.ours() == []
+        committer.commit([write(sink, task(attempt=4), ("a", 2))])
+        assert db.server.query("SELECT post, n FROM latest") == [("a", 2)]
+
     def test_a_copy_of_the_job_leaves_the_original_alone(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
@@ -325,6 +338,18 @@ class PreparedContract:
             committer.commit([last])
         assert db.server.query("SELECT count(*) FROM turnback_commits") == [(2,)]
         committer.commit([last])
+        assert len(db.rows()) == 5
+
+    def test_markers_of_what_was_just_committed_stay_however_many_epochs_it_is(
+        self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sql_database, "_MARKED_EPOCHS", 2)
+        sink = db.sink()
+        sink.claim(driver())
+        promised = [write(sink, task(epoch=epoch), ("a", epoch)) for epoch in range(1, 6)]
+        sink.committer(driver()).commit(promised)
+        # The driver dies before it is recorded that they are committed.
+        sink.committer(driver(attempt=4)).commit(promised)
         assert len(db.rows()) == 5
 
     def test_readers_never_see_a_part_of_a_task(
