@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sql_server import Driver, History, SqlServer, Task, write
+from sql_server import Checkpoints, Driver, History, SqlServer, Task, write
 
 from services.proxy import proxy_to
-from turnback.core.errors import SinkError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import sql_database, sql_rows
 from turnback.types.columns import Batch
 
@@ -243,6 +243,28 @@ class PreparedContract:
         assert db.ours() == []
         again = write(sink, task(attempt=4), ("a", 1))
         sink.committer(driver(attempt=4)).commit([again])
+
+    def test_a_backup_of_a_running_job_is_refused(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        history = {"attempts": History(a3="one", a4="two")}
+        sink = db.sink()
+        first = driver(nonce="one", **history)
+        sink.claim(first)
+        promised = write(sink, task(epoch=6, nonce="one"), ("a", 6))
+        later = write(sink, task(epoch=7, nonce="one"), ("a", 7))
+        sink.committer(first).commit([promised, later])
+        # It was made after epoch 6, and the job went on in the same attempt.
+        restored = driver(attempt=4, nonce="two", promised=Checkpoints(a3=6), **history)
+        for start in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
+                start(restored)
+        sink.claim(replace(restored, attempt=0, nonce="", take_over=True))
+        sink.claim(restored)
+        committer = sink.committer(restored)
+        committer.commit([promised])
+        committer.commit([write(sink, task(epoch=7, attempt=4, nonce="two"), ("a", 7))])
+        assert db.rows() == [("a", 6), ("a", 7), ("a", 7)]
 
     def test_rows_from_before_the_mode_was_changed_are_rolled_back(
         self, db: SqlServer, task: Task, driver: Driver

@@ -245,6 +245,21 @@ class PublishRecord:
         rolled_back = file.final in record.dropped.get(file.attempt, ())
         return record.covers(file.attempt, file.epoch) and not rolled_back
 
+    def newest(self, home: PurePosixPath) -> tuple[int, int] | None:
+        """The newest attempt of which files may have been published, and its newest epoch."""
+        return max(self._read(home).epochs.items(), default=None)
+
+    def cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
+        """Forget what the newest attempt has published, after an epoch or, without one, at all."""
+        for path in self._paths(home):
+            record = self._get(path)
+            epochs = dict(record.epochs)
+            known = epochs.pop(attempt, None)
+            if known is not None and epoch is not None:
+                epochs[attempt] = min(known, epoch)
+            data = msgspec.json.encode(_Record(epochs, record.dropped))
+            self._storage.put(path, seal(_PUBLISHED, _PUBLISHED_FORMAT, data))
+
     def extend(self, files: Iterable[StagedFile]) -> None:
         """Record that files are about to be published; if it raises, nothing may be."""
         new: dict[PurePosixPath, _Record] = {}
@@ -289,12 +304,15 @@ class PublishRecord:
             record = _Record({})
             try:
                 for path in self._paths(home):
-                    name = f"{self._storage.uri}/{path}"
-                    _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
-                    record = record.joined(msgspec.json.decode(body, type=_Record))
+                    record = record.joined(self._get(path))
                 return record
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
+
+    def _get(self, path: str) -> _Record:
+        name = f"{self._storage.uri}/{path}"
+        _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
+        return msgspec.json.decode(body, type=_Record)
 
     def _paths(self, home: PurePosixPath) -> dict[str, int]:
         """The files there are, and the attempts that wrote them."""
