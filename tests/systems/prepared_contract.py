@@ -244,6 +244,21 @@ class PreparedContract:
         again = write(sink, task(attempt=4), ("a", 1))
         sink.committer(driver(attempt=4)).commit([again])
 
+    def test_who_cannot_take_over_because_of_prepared_rows_is_told_which(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink()
+        sink.claim(driver())
+        left = write(sink, task(), ("a", 1))
+        with pytest.raises(ConfigurationError, match="1 prepared transactions") as refused:
+            sink.claim(driver("fork", take_over=True))
+        name = sink.explain(left, driver()).id
+        assert f"gone for good, roll them back in the database, the first of them is {name!r}" in (
+            str(refused.value)
+        )
+        sink.committer(driver()).abort([left])
+        sink.claim(driver("fork", take_over=True))
+
     def test_a_backup_of_a_running_job_is_refused(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
