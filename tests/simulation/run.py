@@ -192,7 +192,7 @@ class Run:
         self.root = f"{self.root}-copy"
         storage_open._ROOTS[self.root] = files
         self.backup = None
-        self.turns.append(0)
+        self.turns.append(self._settled())
         self.take_over = True
 
     def _here(self) -> int:

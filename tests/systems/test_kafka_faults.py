@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import confluent_kafka
@@ -19,8 +20,9 @@ from services.kafka import PASSWORD, USER
 from services.process import free_port
 from turnback import DeliveryGuarantee
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import kafka_client, kafka_memory
+from turnback.sinks import kafka_client, kafka_memory, kafka_transactions
 from turnback.sinks.base import version_of
+from turnback.sinks.kafka_transactions import TransactionalDelivery
 from turnback.storage.local import LocalStorage
 
 # -- failures of the broker
@@ -377,6 +379,53 @@ def test_a_driver_that_lost_the_prefix_while_it_published_writes_nothing(
     with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
         committer.commit(handles)
     assert values(kafka, topic) == [0]
+
+
+def test_a_publish_that_outlives_its_attempt_is_not_doubled_by_the_next(
+    kafka, topic, directory, monkeypatch
+):
+    sink = kafka_sink(kafka.servers, topic)
+    former, successor = (SinkJob(directory, sink, attempt=n) for n in (1, 2))
+    committer = former.start()
+    handles = former.stage(1, [("a", 1)])
+    hangs, wakes, has_tried, may_end = (threading.Event() for _ in range(4))
+    write, publish = kafka_transactions._write, TransactionalDelivery.publish
+
+    def hang_once(producer, records, notes):
+        if threading.current_thread() is late and not hangs.is_set():
+            hangs.set()
+            wakes.wait(60)
+            error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT)
+            raise confluent_kafka.KafkaException(error)
+        write(producer, records, notes)
+
+    def publish_at_once(self, ctx, output):
+        if threading.current_thread() is not late:
+            # How far Kafka is was asked before; now the former attempt wakes up.
+            wakes.set()
+            has_tried.wait(60)
+            publish(self, ctx, output)
+            return
+        try:
+            publish(self, ctx, output)
+        finally:
+            has_tried.set()
+            may_end.wait(60)
+
+    def commit_late():
+        with suppress(SinkError):
+            committer.commit(handles)
+
+    late = threading.Thread(target=commit_late)
+    monkeypatch.setattr(kafka_transactions, "_write", hang_once)
+    monkeypatch.setattr(TransactionalDelivery, "publish", publish_at_once)
+    late.start()
+    hangs.wait(60)
+    sink.claim(successor.ctx)
+    sink.committer(successor.ctx).commit(handles)
+    may_end.set()
+    late.join(60)
+    assert values(kafka, topic) == [1]
 
 
 class Attempts(dict):

@@ -189,8 +189,8 @@ class TransactionalDelivery(WriteAheadSink):
         return not _knows(ctx, attempt_of(found.number), note.nonce)
 
     def open(self, ctx: CommitterContext) -> None:
-        self.close()
         self._claimant = ctx
+        self._registers = {}  # of this attempt: one before may still publish
         self._memory = KafkaMemory(self._cluster, name_sink(ctx.job, ctx.uid), create=False)
         self._owner = self._owner_register(self._memory)
         self._producer = self._new_producer()

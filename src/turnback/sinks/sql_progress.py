@@ -9,7 +9,9 @@ from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import (
     CommitterContext,
     attempt_of,
+    promised_version,
     require_known_attempt,
+    require_promised,
     version_of,
 )
 from turnback.sinks.sql_database import (
@@ -95,6 +97,8 @@ class SinkProgress:
         """
         if self._database.has_column("turnback_progress", "nonce"):
             self.known()
+        if prepares and self._database.has_table("turnback_commits"):
+            require_promised(self._ctx, self._newest_marked()[0], self._where)
         for txn in self._prepared_by_job() if prepares else ():
             nonce = known_nonce(self._ctx, txn)
             if nonce != "":
@@ -107,9 +111,39 @@ class SinkProgress:
         """
         if not self._is_known(self.read()):
             self._write(0, "")
+        if prepares:
+            self._forget_markers()
         for txn in self._prepared_by_job() if prepares else ():
             if known_nonce(self._ctx, txn) is None:
                 self._database.roll_back_prepared(txn)
+
+    def _newest_marked(self) -> tuple[int, str]:
+        """The newest version that a known attempt has committed, and what its markers are called.
+
+        Attempts that are not known are refused by what is recorded beside the table.
+        """
+        commits = self._database.helper("turnback_commits")
+        found = self._database.query(
+            f"SELECT sink, max(version) FROM {commits} WHERE sink = %s OR "
+            f"LEFT(sink, {len(self._sink) + 1}) = %s GROUP BY sink",
+            (self._sink, f"{self._sink}:"),
+        )
+        for marker, newest in sorted(found, key=lambda row: row[1], reverse=True):
+            nonce = self._nonce_of(attempt_of(newest))
+            if nonce and marker == f"{self._sink}:{mark_of(nonce)}":
+                return int(newest), marker
+        return 0, ""
+
+    def _forget_markers(self) -> None:
+        """Remove markers of what no checkpoint of this job has promised."""
+        newest, marker = self._newest_marked()
+        promised = promised_version(self._ctx, newest)
+        if promised < newest:
+            self._database.execute(
+                f"DELETE FROM {self._database.helper('turnback_commits')} "
+                "WHERE sink = %s AND version > %s",
+                (marker, promised),
+            )
 
     def _is_known(self, done: Progress) -> bool:
         strict = replace(self._ctx, take_over=False)

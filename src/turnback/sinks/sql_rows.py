@@ -357,6 +357,9 @@ class PublishedRows(WriteAheadSink):
     def close(self) -> None:
         self._driver.close()
 
+    def __repr__(self) -> str:
+        return repr(self._target)
+
 
 class _RehearsingWriter(SinkWriter):
     """Stages the elements of a task that the table takes.

@@ -121,9 +121,10 @@ class WriteAheadSink(Sink):
     A target belongs to one job: override `claim` to record its owner there, or a job and its fork
     will both write to it. `claim` comes before `open`.
 
-    The sink is pickled to the tasks, which use nothing of it. Connections belong on `self`, made
-    in `open` and left out of `__getstate__`. Its methods are called one at a time, but not always
-    from the same thread.
+    The sink is pickled to the tasks, which use nothing of it. On the driver each attempt uses a
+    copy of its own: a `publish` that hangs may outlive its attempt. Connections belong on `self`,
+    made in `open` and left out of `__getstate__`. The methods of one copy are called one at a time,
+    but not always from the same thread.
     """
 
     def open(self, ctx: CommitterContext) -> None:
@@ -181,7 +182,10 @@ class WriteAheadSink(Sink):
         return StagingWriter(ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
-        return WriteAheadCommitter(self, ctx)
+        # Not `copy.copy`, which leaves out what tasks do not get, such as a password.
+        own = object.__new__(type(self))
+        own.__dict__.update(self.__dict__)
+        return WriteAheadCommitter(own, ctx)
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -113,9 +113,9 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
         if info is not None and manifest.number in info.abandoned:
             raise ConfigurationError(
                 f"{snapshot.name} of job {directory.name!r} cannot be started from: the output "
-                f"that it promised was rolled back when attempt {attempt} was started from "
-                "something else, so its records would be lost. Start from an older checkpoint or "
-                "a savepoint, which writes them again"
+                f"that it promised was rolled back in attempt {attempt}, which was started from "
+                "something else or aborted it by hand, so its records would be lost. Start from an "
+                "older checkpoint or a savepoint, which writes them again"
             )
 
 

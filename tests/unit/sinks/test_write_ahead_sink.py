@@ -128,6 +128,26 @@ def test_killed_between_publish_and_cleaning(sink, task, driver, storage):
     assert staged(storage) == []
 
 
+def test_a_publish_that_outlives_its_attempt_does_not_share_a_connection_with_the_next(
+    sink, task, driver, monkeypatch
+):
+    used = []
+    opened = LedgerSink.open
+
+    def open_and_remember(self, ctx):
+        opened(self, ctx)
+        self.opened_by = ctx.attempt
+
+    def publish(self, ctx, output):
+        sink.committer(driver(attempt=4))  # this one hangs, and the next attempt begins
+        used.append((ctx.attempt, self.opened_by))
+
+    monkeypatch.setattr(LedgerSink, "open", open_and_remember)
+    monkeypatch.setattr(LedgerSink, "publish", publish)
+    sink.committer(driver(attempt=3)).commit([write(sink, task(), ("a", 1))])
+    assert used == [(3, 3)]
+
+
 def test_recover_publishes_pending_and_removes_the_rest(sink, task, driver, storage):
     pending = write(sink, task(epoch=2), ("pending", 2))
     write(sink, task(epoch=3), ("stray", 3))
