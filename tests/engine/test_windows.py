@@ -518,3 +518,40 @@ def test_a_merge_that_returns_nothing_is_refused(tmp_path: Path, windows: Any) -
         pytest.raises(JobFailedError, match=r"operator 'counts'.*ForgetsToReturn.merge returned"),
     ):
         job.push("s", ("a", 1), ("a", 20), ("a", 6), ("a", 12), ("a", 200))
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "bigint": (lambda row: row.n, lambda value: value),
+    "n bigint, at bigint": (lambda row: Row(row.n, row.at), lambda value: value.n),
+    "array<bigint>": (lambda row: [row.n], lambda value: value[0]),
+}
+
+
+@pytest.mark.parametrize("sizes", [(6,), (2, 4), (3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("kind", sorted(VALUES))
+@pytest.mark.parametrize("assigner", [TEN, EventTimeSessionWindows.with_gap(Time(10))])
+def test_a_reduce_that_returns_nothing_begins_anew_wherever_epochs_end(
+    tmp_path: Path, assigner: Any, kind: str, sizes: tuple[int, ...]
+) -> None:
+    make, number = VALUES[kind]
+
+    def add(one: Any, other: Any) -> Any:
+        if number(other) == 0:
+            return None
+        return make(Row(n=number(one) + number(other), at=0))
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        events = source(env, "s", "n bigint, at bigint")
+        stamped = events.assign_timestamps_and_watermarks(strategy).uid("time")
+        values = stamped.map(make, kind).uid("values")
+        keyed = values.key_by(lambda value: 0, Types.INT())
+        sums = keyed.window(assigner).reduce(add).uid("sums")
+        sums.map(number, "bigint").uid("numbers").sink_to(DiscardSink()).uid("out")
+
+    events = iter([(1, 1), (2, 2), (0, 3), (5, 4), (7, 100), (0, 101)])
+    with JobHarness(program, tmp_path) as job:
+        for size in sizes:
+            job.push("s", *(next(events) for _ in range(size)))
+        job._running().client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
+        assert job.output("out") == [5]
