@@ -198,9 +198,13 @@ class WindowOperator(KeyedProcessFunction):
     def stored_windows(self) -> WindowedStateDescriptor:
         """The state with an entry for each window: what it has come to, or how many elements."""
         plan = self._plan
-        folded = None if plan.keeps_elements or plan.folding is None else plan.folding.type
-        made_by = None if folded is None or plan.folding is None else plan.folding.definition
-        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, folded or Types.LONG())
+        type_ = Types.LONG()
+        # A count of elements could be taken for a sum of them, and the other way round.
+        made_by = {"": "the elements of each window"}
+        if plan.folding is not None and not plan.keeps_elements:
+            type_ = plan.folding.type
+            made_by = {"": "one value of each window", **(plan.folding.definition or {})}
+        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, type_)
         return stored.defined_as(plan.assigner.definition()).accumulated_by(made_by)
 
     def open(self, runtime_context: RuntimeContext) -> None:

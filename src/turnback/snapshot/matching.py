@@ -221,9 +221,8 @@ def _without_idle_definition(state: SavedState) -> SavedState:
     """The same state; one that holds nothing can become that of any definition."""
     if state.rows != 0:
         return state
-    return msgspec.structs.replace(
-        state, schema=msgspec.structs.replace(state.schema, definition=None)
-    )
+    schema = msgspec.structs.replace(state.schema, definition=None, accumulators=None)
+    return msgspec.structs.replace(state, schema=schema)
 
 
 def _match_waiting(
