@@ -36,6 +36,7 @@ from turnback.program.window_join import WindowJoinOperator
 from turnback.program.window_operator import (
     ALARMS,
     ELEMENTS,
+    PLACES,
     TRIGGERS,
     WINDOWS,
     WindowOperator,
@@ -51,7 +52,9 @@ Renames = Mapping[Name, Name]
 """Old names, in the snapshot, to new ones, in the program."""
 Allowed = bool | Collection[Name]
 """What of a snapshot may be dropped: all, nothing, or what is named, by its names there."""
-OF_WINDOWS = (ELEMENTS, TRIGGERS, ALARMS, WINDOW_STATE, EVENT_TIMERS, PROCESSING_TIMERS)
+OF_WINDOWS = (
+    ELEMENTS, PLACES, TRIGGERS, ALARMS, WINDOW_STATE, EVENT_TIMERS, PROCESSING_TIMERS,
+)  # fmt: skip
 """States of an operator that mean nothing without its windows."""
 
 
