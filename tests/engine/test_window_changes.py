@@ -311,3 +311,48 @@ def test_nothing_is_left_of_windows_of_older_versions(tmp_path: Path) -> None:
                 assert set(job.state(uid, name)) <= {"new"}, (uid, name)
             assert set(job.state(uid, "timers.event")) == {"new"}
         assert set(job.state("purged", "window.triggers")) <= {"new"}
+
+
+KEPT_OR_FOLDED: dict[str, Any] = {
+    "kept": lambda windows: windows.process(Sized(), "bigint"),
+    "folded": lambda windows: windows.reduce(lambda a, b: a + b),
+}
+
+
+class Sized(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
+        yield len(list(elements))
+
+
+def of_numbers(made: str) -> Any:
+    """Sessions of numbers; what is stored of each is a number as well, whatever it means."""
+
+    def build(env: StreamExecutionEnvironment) -> None:
+        stamped = source(env, "s", "at bigint").assign_timestamps_and_watermarks(MONOTONOUS)
+        numbers = stamped.uid("time").map(lambda row: row.at, "bigint").uid("numbers")
+        keyed = numbers.key_by(lambda number: 0, "int")
+        sessions = keyed.window(EventTimeSessionWindows.with_gap(Time(5)))
+        KEPT_OR_FOLDED[made](sessions).uid("windows").sink_to(DiscardSink()).uid("out")
+
+    return build
+
+
+@pytest.mark.parametrize(("before", "after"), [("kept", "folded"), ("folded", "kept")])
+def test_elements_of_windows_are_not_taken_for_one_value_of_them(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    with JobHarness(of_numbers(before), tmp_path, configuration=NO_RESTART) as job:
+        job.push("s", (10,), (12,))
+        savepoint = job.savepoint()
+        job.stop()
+        with pytest.raises(IncompatibleStateError, match="windows"):
+            job.start(of_numbers(after), start_from=savepoint)
+        allowed = {"start_from": savepoint, "allow_non_restored_state": ["windows"]}
+        job.start(of_numbers(after), **allowed)
+        job.push("s", (13,), (100,))
+        assert output_numbers(job) == [13 if after == "folded" else 1]
+
+
+def output_numbers(job: JobHarness) -> list[int]:
+    job.checkpoint()
+    return list(job.output("out"))

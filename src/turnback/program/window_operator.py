@@ -35,6 +35,7 @@ WINDOWS = "windows"
 ELEMENTS = "window.elements"
 TRIGGERS = "window.triggers"
 ALARMS = "window.alarms"
+PLACES = "window.places"
 _WINDOW = RowTypeInfo(("start", "end"), (Types.LONG(), Types.LONG()))
 TIMER_NAMES = Types.LIST(_WINDOW)
 """What a timer of windows holds: the windows that it is for."""
@@ -183,6 +184,9 @@ class WindowOperator(KeyedProcessFunction):
     A window is known, which is an entry of `windows`, from its first element until it is
     forgotten, also while it is empty because it was purged. Timers name the windows that they are
     for, so however many windows are open, each is found without a search.
+
+    The elements of a session stay where they are while it grows: under the bounds of the first
+    window that it was, which `places` has.
     """
 
     def __init__(self, plan: WindowPlan) -> None:
@@ -198,9 +202,13 @@ class WindowOperator(KeyedProcessFunction):
     def stored_windows(self) -> WindowedStateDescriptor:
         """The state with an entry for each window: what it has come to, or how many elements."""
         plan = self._plan
-        folded = None if plan.keeps_elements or plan.folding is None else plan.folding.type
-        made_by = None if folded is None or plan.folding is None else plan.folding.definition
-        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, folded or Types.LONG())
+        type_ = Types.LONG()
+        # A count of elements could be taken for a sum of them, and the other way round.
+        made_by = {"": "the elements of each window"}
+        if plan.folding is not None and not plan.keeps_elements:
+            type_ = plan.folding.type
+            made_by = {"": "one value of each window", **(plan.folding.definition or {})}
+        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, type_)
         return stored.defined_as(plan.assigner.definition()).accumulated_by(made_by)
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -224,6 +232,10 @@ class WindowOperator(KeyedProcessFunction):
             element = RowTypeInfo(("time", "element"), (Types.LONG(), plan.element_type))
             self._elements = runtime_context.get_map_state(
                 WindowedStateDescriptor(ELEMENTS, _POSITION, element)
+            )
+        if plan.keeps_elements and plan.assigner.merges:
+            self._places = runtime_context.get_map_state(
+                WindowedStateDescriptor(PLACES, _WINDOW, _WINDOW)
             )
 
     def close(self) -> None:
@@ -317,7 +329,7 @@ class WindowOperator(KeyedProcessFunction):
         plan = self._plan
         if plan.keeps_elements:
             count = self._windows.get(tuple(window)) or 0
-            self._elements.put((*window, count), (time, value))
+            self._elements.put((*self._place(window), count), (time, value))
             self._windows.put(tuple(window), count + 1)
             return
         assert plan.folding is not None
@@ -327,8 +339,15 @@ class WindowOperator(KeyedProcessFunction):
 
     def _held(self, window: TimeWindow) -> list[tuple[int, Any]]:
         count = self._windows.get(tuple(window)) or 0
-        rows = [self._elements.get((*window, number)) for number in range(count)]
+        place = self._place(window)
+        rows = [self._elements.get((*place, number)) for number in range(count)]
         return [(row[0], row[1]) for row in rows]
+
+    def _place(self, window: TimeWindow) -> tuple[int, int]:
+        """The window under which the elements of a window are."""
+        if not self._plan.assigner.merges:
+            return window
+        return self._places.get(tuple(window)) or window
 
     def _act(self, result: TriggerResult, window: TimeWindow, ctx: Any, out: Emissions) -> None:
         if result.is_fire():
@@ -378,8 +397,9 @@ class WindowOperator(KeyedProcessFunction):
 
     def _remove_elements(self, window: TimeWindow) -> None:
         if self._plan.keeps_elements:
+            place = self._place(window)
             for number in range(self._windows.get(tuple(window)) or 0):
-                self._elements.remove((*window, number))
+                self._elements.remove((*place, number))
 
     # -- time
 
@@ -407,6 +427,8 @@ class WindowOperator(KeyedProcessFunction):
         self._plan.trigger.clear(window, _Context(self, window, ctx))
         self._remove_elements(window)
         self._windows.remove(tuple(window))
+        if self._plan.keeps_elements and self._plan.assigner.merges:
+            self._places.remove(tuple(window))
         for entry in self._triggers.of_window(window):
             self._triggers.remove(entry)
         if self._states is not None:
@@ -427,8 +449,7 @@ class WindowOperator(KeyedProcessFunction):
         if not others:
             return whole
         if self._plan.keeps_elements:
-            elements = [each for old in touching for each in self._held(old)]
-            self._replace(whole, elements)
+            self._merge_elements(touching, whole)
         else:
             self._windows.put(tuple(whole), self._merged_value(touching))
         context = _Context(self, whole, ctx, others)
@@ -436,6 +457,21 @@ class WindowOperator(KeyedProcessFunction):
         for old in others:
             self._forget(old, ctx)
         return whole
+
+    def _merge_elements(self, windows: Sequence[TimeWindow], whole: TimeWindow) -> None:
+        """Give the elements of some windows to one; those of the first stay where they are."""
+        first, *others = windows
+        place, count = self._place(first), self._windows.get(tuple(first)) or 0
+        for window in others:
+            elements = self._held(window)
+            self._remove_elements(window)
+            self._windows.put(tuple(window), 0)
+            for number, element in enumerate(elements, start=count):
+                self._elements.put((*place, number), element)
+            count += len(elements)
+        self._windows.put(tuple(first), 0)
+        self._windows.put(tuple(whole), count)
+        self._places.put(tuple(whole), tuple(place))
 
     def _merged_value(self, windows: Iterable[TimeWindow]) -> Any:
         """What some windows have come to together; None if all of them are empty."""
