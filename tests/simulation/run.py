@@ -265,7 +265,8 @@ class Run:
             # A target of values cannot be turned forward: nothing writes the newer ones again.
             if any(self.world.is_running(driver.process) for driver in self.drivers):
                 return None
-            manifests = tuple(m for m in manifests if _offset(m) <= self._here())
+            # What is promised behind the settled ones is rolled back, and not there either.
+            manifests = tuple(m for m in manifests if _offset(m) <= self._settled())
         if not manifests:
             return None
         chosen = rng.choice(manifests)

@@ -84,8 +84,8 @@ SQL_PLANTS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sql-rolls-back-what-waits": (_losers_are_rolled_back_in_epochs_that_wait, PREPARED),
     "sql-gone-is-lost": (_what_is_gone_never_counts_as_committed, PREPARED),
     "sql-no-progress": (_publishes_without_looking_at_progress, PUBLISHED),
-    "sql-no-owner": (_publishes_whoever_owns_the_table, (*PREPARED, *PUBLISHED)),
-    "sql-no-driver-in-names": (_names_do_not_tell_the_driver, PREPARED),
+    "sql-no-owner": (_publishes_whoever_owns_the_table, ("postgres-upsert",)),
+    "sql-no-driver-in-names": (_names_do_not_tell_the_driver, ("postgres",)),
     "sql-takes-over-promises": (_takes_over_what_is_promised, (*PREPARED, *PUBLISHED)),
     "sql-two-transactions": (_commits_in_two_transactions, PUBLISHED),
 }
