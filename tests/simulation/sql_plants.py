@@ -47,10 +47,6 @@ def _publishes_whoever_owns_the_table() -> Any:
     return mock.patch.object(TableOwner, "check", lambda self, hold=False: None)
 
 
-def _names_do_not_tell_the_driver() -> Any:
-    return mock.patch.object(sql_rows, "mark_of", lambda nonce: "")
-
-
 def _takes_over_what_is_promised() -> Any:
     return mock.patch.object(TableOwner, "_refuse_unsettled", lambda self, owner: None)
 
@@ -84,8 +80,7 @@ SQL_PLANTS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sql-rolls-back-what-waits": (_losers_are_rolled_back_in_epochs_that_wait, PREPARED),
     "sql-gone-is-lost": (_what_is_gone_never_counts_as_committed, PREPARED),
     "sql-no-progress": (_publishes_without_looking_at_progress, PUBLISHED),
-    "sql-no-owner": (_publishes_whoever_owns_the_table, ("postgres-upsert",)),
-    "sql-no-driver-in-names": (_names_do_not_tell_the_driver, ("postgres",)),
+    "sql-no-owner": (_publishes_whoever_owns_the_table, PUBLISHED),
     "sql-takes-over-promises": (_takes_over_what_is_promised, (*PREPARED, *PUBLISHED)),
     "sql-two-transactions": (_commits_in_two_transactions, PUBLISHED),
 }
