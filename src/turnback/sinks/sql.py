@@ -11,6 +11,7 @@ import msgspec
 
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import (
+    ClosingCommitter,
     Committer,
     CommitterContext,
     Sink,
@@ -291,6 +292,8 @@ class SqlCommitter:
 
     def close(self) -> None:
         self._driver.close()
+        if isinstance(self._committer, ClosingCommitter):
+            self._committer.close()
         self._inner.close()
 
     def discard_others(self, known: Sequence[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     CommitterContext,
     attempt_of,
@@ -48,7 +48,10 @@ class SinkProgress:
         self._where = f"table {database.target!r} in {database.where}"
 
     def read(self, *, hold: bool = False) -> Progress:
-        """Return what is recorded; with `hold` other drivers wait until the transaction ends."""
+        """Return what is recorded; with `hold` other drivers wait until the transaction ends.
+
+        Only what is there can be held: see `create`.
+        """
         before = name_without_directory(self._ctx.job_id, self._ctx.uid)
         rows = self._database.query(
             f"SELECT sink, version, nonce FROM {self._table} WHERE sink IN (%s, %s)"
@@ -57,6 +60,26 @@ class SinkProgress:
         )
         found = {sink: Progress(int(version), nonce or "") for sink, version, nonce in rows}
         return found.get(self._sink) or found.get(before) or Progress()
+
+    def create(self) -> None:
+        """Make sure that there is a record, before the transaction that is to hold it.
+
+        What is not there cannot be locked, and two drivers would both be the first to write it.
+        """
+        if self._exists():
+            return
+        done = self.read()
+        try:
+            self._insert(done.version, done.nonce)
+        except SinkError:
+            # Of two drivers that come at once, one has created it.
+            if not self._exists():
+                raise
+
+    def _exists(self) -> bool:
+        return bool(
+            self._database.query(f"SELECT 1 FROM {self._table} WHERE sink = %s", (self._sink,))
+        )
 
     def known(self, *, hold: bool = False) -> Progress:
         """Return what is recorded, and refuse it if the job directory does not know of it.
@@ -80,6 +103,7 @@ class SinkProgress:
             FencedError: A newer attempt of this job has written to the table.
             ConfigurationError: The job directory is older than the table.
         """
+        self.create()
         self._database.begin()
         done = self.known(hold=True)
         if attempt_of(done.version) < self._ctx.attempt:
@@ -171,10 +195,13 @@ class SinkProgress:
             (version, nonce, self._sink),
         )
         if not changed:
-            self._database.execute(
-                f"INSERT INTO {self._table} (sink, version, nonce) VALUES (%s, %s, %s)",
-                (self._sink, version, nonce),
-            )
+            self._insert(version, nonce)
+
+    def _insert(self, version: int, nonce: str) -> None:
+        self._database.execute(
+            f"INSERT INTO {self._table} (sink, version, nonce) VALUES (%s, %s, %s)",
+            (self._sink, version, nonce),
+        )
 
 
 def known_nonce(ctx: CommitterContext, txn: TransactionId) -> str | None:

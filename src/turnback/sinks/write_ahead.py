@@ -108,7 +108,8 @@ class WriteAheadSink(Sink):
     2. what was staged is recorded in the checkpoint;
     3. on the driver, when the checkpoint is complete, `published` is called once, then `publish`
        for every epoch above it, in order, while the stream goes on;
-    4. staged files are deleted.
+    4. staged files are deleted, when the job has recorded that they are published: with the next
+       checkpoint, or when the attempt ends.
 
     After a crash anywhere the driver asks the target again; an epoch that was published is not
     published twice, one that was not is published from the staged files, by this or a later
@@ -208,29 +209,39 @@ class VersionRecords:
         self._attempt = ctx.attempt
         self._name = name
         self._is_alone = False
+        self._failures = 0
+        """How often writing failed, with an outcome that is not known."""
 
     def newest(self) -> int:
         """The newest version, 0 if there is none."""
-        return max(map(self._read, self._paths().values()), default=0)
+        return max(map(self._read, self._paths()), default=0)
 
     def write(self, version: int) -> None:
         if self._storage is None:
             return
-        path = f"{self._directory}/{self._name}-{self._attempt}.json"
-        self._storage.put(path, encode_document(self._name, _FORMAT, _Version(version)))
+        # A name is never written again after a put that failed: that one may still arrive, and
+        # would turn the record back.
+        name = f"{self._name}-{self._attempt}{f'.{self._failures}' if self._failures else ''}"
+        record = encode_document(self._name, _FORMAT, _Version(version))
+        try:
+            self._storage.put(f"{self._directory}/{name}.json", record)
+        except StorageError:
+            self._failures += 1
+            raise
         if not self._is_alone:
-            for attempt, older in self._paths().items():
+            for older, attempt in self._paths().items():
                 if attempt < self._attempt:
                     self._storage.delete(older)
         self._is_alone = True
 
-    def _paths(self) -> dict[int, str]:
+    def _paths(self) -> dict[str, int]:
+        """The records that there are, and the attempts that wrote them."""
         if self._storage is None:
             return {}
-        own = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
+        own = re.compile(rf"{self._name}-([1-9][0-9]*)(?:\.[0-9]+)?\.json")
         paths = self._storage.list(self._directory)
-        found = [(own.fullmatch(path.rpartition("/")[2]), path) for path in paths]
-        return {int(match[1]): path for match, path in found if match}
+        found = [(path, own.fullmatch(path.rpartition("/")[2])) for path in paths]
+        return {path: int(match[1]) for path, match in found if match}
 
     def _read(self, path: str) -> int:
         assert self._storage is not None
@@ -261,12 +272,16 @@ class WriteAheadCommitter:
         self._records: dict[str, VersionRecords] = {}
         self._name = name_sink(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
+        self._published: list[str] = []
+        """Files of what the last `commit` has published."""
         self._call("open", sink.open, ctx)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
+        self._remove_published()
         tasks = sorted(self._decode(transactions), key=lambda task: task.uid)
         for uid, of_uid in groupby(tasks, key=lambda task: task.uid):
             self._publish(list(of_uid), replace(self._ctx, uid=uid))
+        self._published = [path for task in tasks for path in task.paths]
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for task in self._decode(transactions):
@@ -284,6 +299,7 @@ class WriteAheadCommitter:
         self._staged.delete(file.path for file in staged if file.path not in retained)
 
     def close(self) -> None:
+        self._remove_published()
         self._call("close", self._sink.close)
 
     def _publish(self, tasks: Sequence[StagedTask], ctx: CommitterContext) -> None:
@@ -292,7 +308,7 @@ class WriteAheadCommitter:
         1. ask the target how far it is; it must not remember what this job directory never wrote
         2. make sure that nothing of what it lacks is missing, before anything is written
         3. record how far it is going to be
-        4. publish in order, and remove what is done
+        4. publish in order; the files go with the next call, when the job has recorded it
         """
         done = self._call("published", self._sink.published, ctx)
         if not isinstance(done, int):
@@ -305,11 +321,17 @@ class WriteAheadCommitter:
         self._staged.require(task for task in ordered if task.version > done)
         self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):
-            epoch = tuple(of_epoch)
             if version > done:
-                self._call("publish", self._sink.publish, ctx, self._output(epoch))
-            for task in epoch:
-                self._staged.delete(task.paths)
+                self._call("publish", self._sink.publish, ctx, self._output(tuple(of_epoch)))
+
+    def _remove_published(self) -> None:
+        """Remove what the last `commit` has published, which the job has recorded since.
+
+        Before that, a backup of the job directory would have neither the record nor the files. If
+        it is restored, and the target has forgotten how far it was, it could never be started.
+        """
+        self._staged.delete(self._published)
+        self._published = []
 
     def _require_known(self, ctx: CommitterContext, done: int) -> None:
         """Refuse a target that remembers what this job directory has never begun to publish."""
