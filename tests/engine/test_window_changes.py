@@ -22,6 +22,7 @@ from turnback import (
     SlidingProcessingTimeWindows,
     StreamExecutionEnvironment,
     Time,
+    Trigger,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
@@ -58,10 +59,17 @@ MADE: dict[str, Any] = {
 }
 
 
-def program(assigner: WindowAssigner, made: str = "process", lateness: int = 0) -> Any:
+def program(
+    assigner: WindowAssigner,
+    made: str = "process",
+    lateness: int = 0,
+    trigger: Trigger | None = None,
+) -> Any:
     def build(env: StreamExecutionEnvironment) -> None:
         stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(MONOTONOUS).uid("time")
         windows = stamped.key_by("k").window(assigner).allowed_lateness(lateness)
+        if trigger is not None:
+            windows = windows.trigger(trigger)
         MADE[made](windows).uid("windows").sink_to(DiscardSink()).uid("out")
 
     return build
@@ -228,6 +236,21 @@ def test_triggers_may_change(tmp_path: Path) -> None:
         job.restart(counted(4))
         job.push("s", ("a", 3), ("a", 4))
         assert [row[-1] for row in output(job)] == ["4 None"]
+
+
+@pytest.mark.parametrize("lateness", [0, 50])
+def test_windows_that_no_trigger_has_fired_are_fired_by_the_new_one(
+    tmp_path: Path, lateness: int
+) -> None:
+    counted = program(tumbling(10), lateness=lateness, trigger=CountTrigger.of(10))
+    with JobHarness(counted, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 2), ("a", 21))
+        job.restart(program(tumbling(10), lateness=lateness))
+        job.push("s", ("a", 31), ("a", 200))
+        ends = [row[1:3] for row in output(job)]
+        assert ends == [(20, 30), (30, 40)]
+        job.push("s", ("a", 400))
+        assert [row[1:3] for row in output(job)] == [*ends, (200, 210)]
 
 
 def test_savepoints_without_a_definition_are_checked_pane_by_pane(tmp_path: Path) -> None:

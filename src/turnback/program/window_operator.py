@@ -263,7 +263,7 @@ class WindowOperator(KeyedProcessFunction):
             trigger_context = _Context(self, window, ctx)
             result = plan.trigger.on_element(value, time, window, trigger_context)
             self._act(result, window, ctx, out)
-            self._register_cleanup(window, ctx)
+            self._register_timers(window, ctx)
         # An element may belong to no window at all, between windows that slide by more than their
         # size. As in Flink, it is late only if event time has passed it.
         is_late = by_event_time and not is_taken and time + plan.lateness_ms <= watermark
@@ -283,7 +283,10 @@ class WindowOperator(KeyedProcessFunction):
                 self._alarms.remove(alarm)
             if not self._is_known(window):
                 continue  # its trigger has not deleted what it had set
-            if is_alarm:
+            # Also if the trigger has set no timer for the end of the window: the one before an
+            # upgrade may not have needed it.
+            is_end = domain is self._domain and timestamp == window.max_timestamp()
+            if is_alarm or is_end:
                 result = on_time(timestamp, window, _Context(self, window, ctx))
                 self._act(result, window, ctx, out)
             if domain is not self._domain:
@@ -294,7 +297,7 @@ class WindowOperator(KeyedProcessFunction):
                 self._forget(window, ctx)
             else:
                 # The timer may be from a time when the allowed lateness was less.
-                self._register_cleanup(window, ctx)
+                self._register_timers(window, ctx)
         return out
 
     def _windows_of_timer(self, timestamp: int, ctx: Any) -> list[TimeWindow]:
@@ -418,10 +421,16 @@ class WindowOperator(KeyedProcessFunction):
         """The timer with which a window is forgotten."""
         return self._domain, self._gone_at(window)
 
-    def _register_cleanup(self, window: TimeWindow, ctx: Any) -> None:
-        domain, time = self.cleanup_timer(window)
-        if time != MAX_TIME:
-            ctx.timer_service().register_named(domain, time, tuple(window))
+    def _register_timers(self, window: TimeWindow, ctx: Any) -> None:
+        """Register when a window ends, unless that is past, and when it is forgotten."""
+        service = ctx.timer_service()
+        domain, gone_at = self.cleanup_timer(window)
+        if gone_at == MAX_TIME:
+            return
+        service.register_named(domain, gone_at, tuple(window))
+        end = window.max_timestamp()
+        if end != gone_at and end > service.current_watermark():
+            service.register_named(domain, end, tuple(window))
 
     def _forget(self, window: TimeWindow, ctx: Any) -> None:
         self._plan.trigger.clear(window, _Context(self, window, ctx))
@@ -433,7 +442,9 @@ class WindowOperator(KeyedProcessFunction):
             self._triggers.remove(entry)
         if self._states is not None:
             self._states.forget(window)
-        ctx.timer_service().delete_named(*self.cleanup_timer(window), tuple(window))
+        domain, gone_at = self.cleanup_timer(window)
+        for time in {gone_at, window.max_timestamp()}:
+            ctx.timer_service().delete_named(domain, time, tuple(window))
 
     def _merged(self, window: TimeWindow, ctx: Any) -> TimeWindow:
         """The window that a new one becomes together with those it touches."""
