@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from local_engine import environment, source
+from simulation import kafka
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
 from simulation.files import SimulatedFiles
 from simulation.targets import KINDS
@@ -16,6 +17,7 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.core.errors import FINAL, REPLACED
 from turnback.program.plan import Plan
+from turnback.sinks.base import Sink
 from turnback.spark import runner as spark_runner
 from turnback.spark.driver import JobContext
 from turnback.spark.job import JobSpec
@@ -49,9 +51,16 @@ class Program:
         records = source(env, SOURCE, RECORD)
         counts = records.key_by("key").process(Count(), output_type=RESULT).uid(COUNT)
         for kind in self.sinks:
-            sink = SimulatedFiles(kind) if kind == "files" else KINDS[kind](kind)
-            counts.sink_to(sink).uid(kind)
+            counts.sink_to(_sink(kind)).uid(kind)
         return env.plan()
+
+
+def _sink(kind: str) -> Sink:
+    if kind == "files":
+        return SimulatedFiles(kind)
+    if kind in kafka.KINDS:
+        return kafka.SimulatedKafka(kind)
+    return KINDS[kind](kind)
 
 
 def groups_of(keys: list[str]) -> dict[str, int]:

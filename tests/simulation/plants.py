@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from simulation.kafka_plants import KAFKA_PLANTS
 from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
@@ -108,6 +109,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "files-in-use-deleted": _files_in_use_are_deleted,
     "no-compare-at-publish": _publishes_without_comparing,
     "discards-what-waits": _discards_what_waits_for_its_commit,
+    **KAFKA_PLANTS,
 }
 
 

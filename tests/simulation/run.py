@@ -10,9 +10,11 @@ from typing import Any
 from unittest import mock
 
 from simulation import files as simulated_fs
+from simulation import kafka as simulated_broker
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
+from simulation.kafka import simulated_kafka
 from simulation.plants import planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
@@ -22,6 +24,7 @@ from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import directory_digest
+from turnback.sinks.staged_elements import StagedTask
 from turnback.snapshot.find import resume_point
 from turnback.spark import runner as spark_runner
 from turnback.state import files as state_files
@@ -43,10 +46,12 @@ class Run:
 
     Attributes:
         plant: The defect to plant, see `plants`.
+        sinks: The sinks of the job; by default the seed decides.
     """
 
     seed: int
     plant: str | None = None
+    sinks: tuple[str, ...] = ()
     world: World = field(init=False)
     turns: list[int] = field(default_factory=list)
     """From where the job was, or may have been, turned back: offsets of the input."""
@@ -65,8 +70,9 @@ class Run:
         self.take_over = False
         self.restored = False
         """Whether drivers were forgotten, so that nobody settles what they have left."""
-        sinks = tuple(kind for kind in (*KINDS, "files") if rng.random() < 0.4) or ("two-phase",)
-        self.program = Program(sinks, rng.randint(1, 3))
+        sinks = tuple(kind for kind in (*KINDS, "files") if rng.random() < 0.4)
+        sinks = (*sinks, *simulated_broker.draw(self.seed)) or ("two-phase",)
+        self.program = Program(self.sinks or sinks, rng.randint(1, 3))
         self.settings = CheckpointSettings(
             interval_ms=rng.choice((20, 50, 200)),
             timeout_ms=rng.choice((1000, 600_000)),
@@ -87,6 +93,8 @@ class Run:
             )
             if "files" in self.program.sinks:
                 patches.enter_context(simulated_files(self.world))
+            if self._kafka:
+                patches.enter_context(simulated_kafka(self.world))
             patches.enter_context(planted(self.plant))
             # The same in every process, or a seed would not tell the same story.
             patches.enter_context(mock.patch.object(spark_runner, "getpid", lambda: 1))
@@ -123,6 +131,9 @@ class Run:
     def _intervene(self, driver: Driver) -> None:
         """Do something to a driver that runs, or beside it."""
         world = self.world
+        if self._kafka and world.rng.random() < 0.4:
+            simulated_broker.disturb(world)
+            return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
         if what == "kill":
             world.tell(f"== {driver.process.name} is killed")
@@ -135,12 +146,27 @@ class Run:
                 self._start()
         elif what == "backup":
             files = dict(storage_open._ROOTS[self.root])
-            if "job/job.json" in files:  # or it would be another job after that
+            # Without a job it would be another one after that, and not all is published of one
+            # whose promised files are being removed just now: a start says so, for good.
+            if "job/job.json" in files and self._has_promised_files():
                 world.tell("== the job directory is backed up")
                 self.backup = (files, self._settled())
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
+
+    def _has_promised_files(self) -> bool:
+        """Whether all is there that write-ahead sinks have staged and checkpoints promise."""
+        storage = self._job_storage().inner
+        log = CheckpointLog(storage)
+        there = set(storage.list("sinks"))
+        return all(
+            there.issuperset(StagedTask.decode(transaction, uid).paths)
+            for manifest in log.scan().manifests
+            for uid, transactions in log.uncommitted(manifest).items()
+            if uid in ("write-ahead", "kafka")
+            for transaction in transactions
+        )
 
     def _start(self) -> Driver:
         world = self.world
@@ -266,16 +292,23 @@ class Run:
                 left = [path for path in simulated_fs.staged(kind) if f"@{self._mine}/" in path]
                 if left and not self.restored:
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
+            elif kind in simulated_broker.KINDS:
+                self._check_kafka(kind, most)
             else:
                 self._check_rows(kind, target(kind).rows, most)
-                self._check_order(kind)
+                self._check_order(kind, target(kind).rows)
+                self._check_prepared(kind)
         log = CheckpointLog(self._job_storage().inner)
         point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
         if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
-        if staged:
+        if staged and not self.restored:
             raise WrongOutcomeError(f"left staged: {staged}")
+
+    @property
+    def _kafka(self) -> bool:
+        return not simulated_broker.KINDS.keys().isdisjoint(self.program.sinks)
 
     @property
     def _mine(self) -> str:
@@ -290,13 +323,27 @@ class Run:
         if lost or more:
             raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
 
-    def _check_order(self, kind: str) -> None:
-        """The rows of a key are in their order, and nothing is left prepared."""
-        place = target(kind)
+    def _check_kafka(self, kind: str, most: dict[tuple[str, int], int]) -> None:
+        """As of other sinks, and no reader waits; at least once, rows may come more often."""
+        seen = simulated_broker.rows(kind)
+        if kind == "kafka-streaming":
+            self._check_rows(kind, list(set(seen)), most)
+            return
+        self._check_rows(kind, seen, most)
+        self._check_order(kind, seen)
+        if simulated_broker.left_open(kind):
+            raise WrongOutcomeError(f"{kind}: a transaction is left open")
+
+    def _check_order(self, kind: str, seen: list[Any]) -> None:
+        """The rows of a key are in their order."""
         for key in self.input.groups:
-            order = [row[1] for row in place.rows if row[0] == key]
+            order = [row[1] for row in seen if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
+
+    def _check_prepared(self, kind: str) -> None:
+        """Nothing is left prepared."""
+        place = target(kind)
         left = sorted(txn for txn in place.prepared if txn.startswith(self._mine))
         if left and not self.restored:
             raise WrongOutcomeError(f"{kind}: left prepared: {left}")
@@ -306,10 +353,10 @@ def _offset(manifest: Manifest) -> int:
     return int(manifest.sources[SOURCE].offset or 0)
 
 
-def play(seed: int, plant: str | None = None) -> Run:
+def play(seed: int, plant: str | None = None, sinks: tuple[str, ...] = ()) -> Run:
     """Play a seed; raises what went wrong, with the story in its notes."""
     logging.getLogger("turnback").setLevel(logging.CRITICAL)
-    run = Run(seed, plant)
+    run = Run(seed, plant, sinks)
     try:
         run.play()
     except Exception as error:

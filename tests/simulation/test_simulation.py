@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.kafka_plants import KAFKA_PLANTS
 from simulation.plants import PLANTS
 
 TESTS = Path(__file__).parent.parent
@@ -24,20 +25,23 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_is_lost_or_doubled() -> None:
-    played = simulate("--seeds", "200")
+@pytest.mark.parametrize("sinks", ["", "kafka", "kafka-streaming"])
+def test_nothing_is_lost_or_doubled(sinks: str) -> None:
+    played = simulate("--seeds", "100" if sinks else "200", "--sinks", sinks)
     assert played.returncode == 0, played.stderr + played.stdout
 
 
-def test_a_seed_gives_the_same_story_again() -> None:
-    stories = [simulate("--seed", "7").stdout for _ in range(2)]
+@pytest.mark.parametrize("sinks", ["", "kafka"])
+def test_a_seed_gives_the_same_story_again(sinks: str) -> None:
+    stories = [simulate("--seed", "7", "--sinks", sinks).stdout for _ in range(2)]
     assert "== driver 1 starts" in stories[0]
     assert stories[0] == stories[1]
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_defect_is_noticed(plant: str) -> None:
-    played = simulate("--seeds", "2000", "--plant", plant)
+    sinks = ("--sinks", "kafka") if plant in KAFKA_PLANTS else ()
+    played = simulate("--seeds", "2000", "--plant", plant, *sinks)
     assert played.returncode == 1, f"no seed has noticed {plant}"
-    assert f"--plant {plant} --seed" in played.stdout
+    assert " ".join(["--plant", plant, *sinks, "--seed"]) in played.stdout
     assert "== driver 1 starts" in played.stderr  # the story
