@@ -8,6 +8,8 @@ import sys
 import time
 import traceback
 
+import pyarrow
+
 from simulation.plants import PLANTS
 from simulation.run import play
 
@@ -21,6 +23,7 @@ def main() -> int:
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a defect to plant")
     parser.add_argument("--sinks", default="", help="only these, such as postgres,files")
     options = parser.parse_args()
+    pyarrow.set_cpu_count(1)  # threads for batches of a few rows take half of the time
     kinds = options.sinks.split(",") if options.sinks else []
     if options.seed is not None:
         run = play(options.seed, options.plant, kinds)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from local_engine import environment, source
-from simulation import databases
+from simulation import databases, kafka
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
 from simulation.files import SimulatedFiles
 from simulation.targets import KINDS
@@ -58,6 +58,8 @@ class Program:
 def _sink(kind: str) -> Sink:
     if kind == "files":
         return SimulatedFiles(kind)
+    if kind in kafka.KINDS:
+        return kafka.SimulatedKafka(kind)
     return KINDS[kind](kind) if kind in KINDS else databases.sink(kind)
 
 

@@ -48,7 +48,7 @@ class MariaDbSession(Session):
         | {"unique_indexes", "engine", "explain", "begin_block", "start", "end_branch"}
         | {"make_rehearsal"}
     )
-    reads = frozenset({"select", "list_prepared"})
+    reads = frozenset({"select", "greatest", "list_prepared"})
     forms = forms(
         ("BEGIN", "begin_block"),
         ("COMMIT", "commit_block"),
@@ -59,7 +59,7 @@ class MariaDbSession(Session):
         (f"XA COMMIT {_XID}", "commit_prepared"),
         (f"XA ROLLBACK {_XID}", "roll_back_prepared"),
         ("XA RECOVER", "list_prepared"),
-        ("SET SESSION sql_mode.* innodb_lock_wait_timeout = %s", "set_lock_timeout"),
+        ("SET SESSION (?:sql_mode.* )?innodb_lock_wait_timeout = %s", "set_lock_timeout"),
         ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "set_something"),
         ("SELECT 1 FROM information_schema.tables .*", "has_table"),
         ("SELECT 1 FROM information_schema.columns .*", "has_column"),

@@ -38,7 +38,7 @@ class PostgresSession(Session):
         | {"most_prepared", "may", "begin_block", "make_rehearsal", "make_rows", "add_column"}
         | {"set_savepoint", "return_to_savepoint"}
     )
-    reads = frozenset({"select", "list_prepared"})
+    reads = frozenset({"select", "greatest", "list_prepared"})
     forms = forms(
         ("BEGIN", "begin_block"),
         ("COMMIT", "commit_block"),

@@ -12,10 +12,12 @@ from unittest import mock
 
 from simulation import databases
 from simulation import files as simulated_fs
+from simulation import kafka as simulated_broker
 from simulation.databases import simulated_databases
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
+from simulation.kafka import simulated_kafka
 from simulation.plants import SINKS, planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
@@ -29,6 +31,7 @@ from turnback.inspect.job import Job
 from turnback.inspect.transactions import Action, settle
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import directory_digest
+from turnback.sinks.staged_elements import StagedTask
 from turnback.snapshot.find import resume_point
 from turnback.spark import job as spark_job
 from turnback.spark import runner as spark_runner
@@ -51,6 +54,7 @@ class Run:
 
     Attributes:
         plant: The defect to plant, see `plants`.
+        sinks: The sinks of the job; by default the seed decides.
     """
 
     seed: int
@@ -90,7 +94,8 @@ class Run:
     def _sinks(self) -> tuple[str, ...]:
         rng = self.world.rng
         models = (*KINDS, "files")
-        wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *databases.KINDS)
+        servers = (*databases.KINDS, *simulated_broker.KINDS)
+        wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
         drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
         return tuple(drawn) or (rng.choice(wanted),)
 
@@ -106,6 +111,8 @@ class Run:
                 patches.enter_context(simulated_files(self.world))
             if databases.KINDS.keys() & set(self.program.sinks):
                 patches.enter_context(simulated_databases(self.world, self._directory_of))
+            if self._kafka:
+                patches.enter_context(simulated_kafka(self.world))
             patches.enter_context(planted(self.plant))
             # All drivers are in this process, which is alive.
             patches.enter_context(
@@ -147,6 +154,9 @@ class Run:
     def _intervene(self, driver: Driver) -> None:
         """Do something to a driver that runs, or beside it."""
         world = self.world
+        if self._kafka and world.rng.random() < 0.4:
+            simulated_broker.disturb(world)
+            return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
         if what == "kill":
             world.tell(f"== {driver.process.name} is killed")
@@ -159,12 +169,27 @@ class Run:
                 self._start()
         elif what == "backup":
             files = dict(storage_open._ROOTS[self.root])
-            if "job/job.json" in files:  # or it would be another job after that
+            # Without a job it would be another one after that, and not all is published of one
+            # whose promised files are being removed just now: a start says so, for good.
+            if "job/job.json" in files and self._has_promised_files():
                 world.tell("== the job directory is backed up")
                 self.backup = (files, self._settled())
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
+
+    def _has_promised_files(self) -> bool:
+        """Whether all is there that write-ahead sinks have staged and checkpoints promise."""
+        storage = self._job_storage().inner
+        log = CheckpointLog(storage)
+        there = set(storage.list("sinks"))
+        return all(
+            there.issuperset(StagedTask.decode(transaction, uid).paths)
+            for manifest in log.scan().manifests
+            for uid, transactions in log.uncommitted(manifest).items()
+            if uid in ("write-ahead", "kafka")
+            for transaction in transactions
+        )
 
     def _start(self) -> Driver:
         world = self.world
@@ -335,12 +360,15 @@ class Run:
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
             elif kind in databases.KINDS:
                 self._check_rows(kind, databases.rows(kind), most)
-                self._check_order(kind, databases.rows(kind), databases.prepared(kind, self._mine))
+                self._check_order(kind, databases.rows(kind))
+                self._check_left(kind, databases.prepared(kind, self._mine))
+            elif kind in simulated_broker.KINDS:
+                self._check_kafka(kind, most)
             else:
                 place = target(kind)
-                mine = [txn for txn in place.prepared if txn.startswith(self._mine)]
                 self._check_rows(kind, place.rows, most)
-                self._check_order(kind, place.rows, mine)
+                self._check_order(kind, place.rows)
+                self._check_left(kind, [t for t in place.prepared if t.startswith(self._mine)])
         if databases.KINDS.keys() & set(self.program.sinks) and (
             intruders := databases.intruders()
         ):
@@ -350,8 +378,12 @@ class Run:
         if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
-        if staged:
+        if staged and not self.restored:
             raise WrongOutcomeError(f"left staged: {staged}")
+
+    @property
+    def _kafka(self) -> bool:
+        return not simulated_broker.KINDS.keys().isdisjoint(self.program.sinks)
 
     @property
     def _mine(self) -> str:
@@ -366,12 +398,26 @@ class Run:
         if lost or more:
             raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
 
-    def _check_order(self, kind: str, rows: list[Any], left: list[str]) -> None:
-        """The rows of a key are in their order, and nothing is left prepared."""
+    def _check_kafka(self, kind: str, most: dict[tuple[str, int], int]) -> None:
+        """As of other sinks, and no reader waits; at least once, rows may come more often."""
+        seen = simulated_broker.rows(kind)
+        if kind == "kafka-streaming":
+            self._check_rows(kind, list(set(seen)), most)
+            return
+        self._check_rows(kind, seen, most)
+        self._check_order(kind, seen)
+        if simulated_broker.left_open(kind):
+            raise WrongOutcomeError(f"{kind}: a transaction is left open")
+
+    def _check_order(self, kind: str, seen: list[Any]) -> None:
+        """The rows of a key are in their order."""
         for key in self.input.groups:
-            order = [row[1] for row in rows if row[0] == key]
+            order = [row[1] for row in seen if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
+
+    def _check_left(self, kind: str, left: list[str]) -> None:
+        """Nothing is left prepared."""
         if left and not self.restored:
             raise WrongOutcomeError(f"{kind}: left prepared: {sorted(left)}")
 

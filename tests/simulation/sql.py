@@ -176,7 +176,7 @@ class Session:
 
     settings: frozenset[str] = frozenset()
     """Methods that ask for nothing that matters, or change nothing that others see."""
-    reads: frozenset[str] = frozenset({"select"})
+    reads: frozenset[str] = frozenset({"select", "greatest"})
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -373,6 +373,15 @@ class Session:
 
         return self.within(read)
 
+    def greatest(
+        self, parameters: Parameters, group: str, column: str, name: str, where: str
+    ) -> Answer:
+        """The greatest value of a column for each value of another one."""
+        columns = f"{group}, {column}"
+        _, rows = self.select(parameters, None, columns, name, where, None, None, None)
+        greatest = dict(sorted(rows))
+        return len(greatest), list(greatest.items())
+
     def found(
         self,
         transaction: Transaction,
@@ -435,6 +444,7 @@ FORMS = (
     (r"INSERT INTO (\w+) \(([\w, ]+)\) VALUES \([%s, ]+\)", "insert"),
     (r"UPDATE (\w+) SET (.*) WHERE (.*)", "update"),
     (r"DELETE FROM (\w+) WHERE (.*)", "delete"),
+    (r"SELECT (\w+), max\((\w+)\) FROM (\w+) WHERE (.*) GROUP BY \w+", "greatest"),
     (
         r"SELECT (DISTINCT )?([\w, ]+) FROM (\w+) WHERE (.*?)( ORDER BY version DESC)?"
         r"(?: LIMIT 1 OFFSET (\d+))?( FOR UPDATE| FOR SHARE| LOCK IN SHARE MODE)?",
@@ -477,10 +487,12 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda value, other: value == other,
     "<>": lambda value, other: value is not None and value != other,
     "<=": lambda value, other: value is not None and value <= other,
+    "<": lambda value, other: value is not None and value < other,
+    ">": lambda value, other: value is not None and value > other,
 }
 _EITHER = re.compile(r"\((\w+) = %s OR LEFT\((\w+), (\d+)\) = %s\)")
 _AMONG = re.compile(r"(\w+) IN \(([%s, ]+)\)")
-_PLAIN = re.compile(r"(\w+) (=|<>|<=) %s")
+_PLAIN = re.compile(r"(\w+) (=|<>|<=|<|>) %s")
 
 
 def condition(where: str, parameters: Parameters) -> Callable[[Row], bool]:

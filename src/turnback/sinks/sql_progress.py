@@ -148,8 +148,8 @@ class SinkProgress:
         """
         commits = self._database.helper("turnback_commits")
         found = self._database.query(
-            f"SELECT sink, max(version) FROM {commits} WHERE sink = %s OR "
-            f"LEFT(sink, {len(self._sink) + 1}) = %s GROUP BY sink",
+            f"SELECT sink, max(version) FROM {commits} "
+            f"WHERE (sink = %s OR LEFT(sink, {len(self._sink) + 1}) = %s) GROUP BY sink",
             (self._sink, f"{self._sink}:"),
         )
         for marker, newest in sorted(found, key=lambda row: row[1], reverse=True):

@@ -196,9 +196,9 @@ class _Version(msgspec.Struct, frozen=True):
 class VersionRecords:
     """A version that a sink remembers in the job directory.
 
-    Each attempt has a file of its own and the newest of all counts, so that a driver that was
-    replaced without knowing it cannot turn the record of its successor back. Without files where
-    the job keeps its checkpoints in the driver's memory.
+    Each version has a file of its own and the newest of all counts. So neither a driver that was
+    replaced without knowing it nor a write that was given up and comes late turns the record back.
+    Without files where the job keeps its checkpoints in the driver's memory.
     """
 
     def __init__(self, ctx: CommitterContext, name: str) -> None:
@@ -208,40 +208,32 @@ class VersionRecords:
         self._directory = JobDirectory.sink_path(ctx.uid)
         self._attempt = ctx.attempt
         self._name = name
-        self._is_alone = False
-        self._failures = 0
-        """How often writing failed, with an outcome that is not known."""
+        self._older: list[str] | None = None
 
     def newest(self) -> int:
         """The newest version, 0 if there is none."""
-        return max(map(self._read, self._paths()), default=0)
+        return max(map(self._read, self._paths().values()), default=0)
 
     def write(self, version: int) -> None:
         if self._storage is None:
             return
-        # A name is never written again after a put that failed: that one may still arrive, and
-        # would turn the record back.
-        name = f"{self._name}-{self._attempt}{f'.{self._failures}' if self._failures else ''}"
-        record = encode_document(self._name, _FORMAT, _Version(version))
-        try:
-            self._storage.put(f"{self._directory}/{name}.json", record)
-        except StorageError:
-            self._failures += 1
-            raise
-        if not self._is_alone:
-            for older, attempt in self._paths().items():
-                if attempt < self._attempt:
-                    self._storage.delete(older)
-        self._is_alone = True
+        path = f"{self._directory}/{self._name}-{self._attempt}-{version}.json"
+        self._storage.put(path, encode_document(self._name, _FORMAT, _Version(version)))
+        if self._older is None:
+            mine = (self._attempt, version)
+            self._older = [other for key, other in self._paths().items() if key < mine]
+        for other in self._older:
+            self._storage.delete(other)
+        self._older = [path]
 
-    def _paths(self) -> dict[str, int]:
-        """The records that there are, and the attempts that wrote them."""
+    def _paths(self) -> dict[tuple[int, int], str]:
+        """All records, by attempt and version; earlier versions of Turnback kept one an attempt."""
         if self._storage is None:
             return {}
-        own = re.compile(rf"{self._name}-([1-9][0-9]*)(?:\.[0-9]+)?\.json")
+        own = re.compile(rf"{self._name}-([1-9][0-9]*)(?:-([1-9][0-9]*))?\.json")
         paths = self._storage.list(self._directory)
-        found = [(path, own.fullmatch(path.rpartition("/")[2])) for path in paths]
-        return {path: int(match[1]) for path, match in found if match}
+        found = [(own.fullmatch(path.rpartition("/")[2]), path) for path in paths]
+        return {(int(match[1]), int(match[2] or 0)): path for match, path in found if match}
 
     def _read(self, path: str) -> int:
         assert self._storage is not None
