@@ -193,11 +193,14 @@ def promised_version(ctx: CommitterContext, version: int) -> int:
 
     They differ if the job directory was restored from a backup that was made while the attempt ran:
     it knows of the attempt, and of nothing that it has written since. Ask the target first: what it
-    has, was promised before.
+    has, was promised before. 0 if the attempt has promised nothing: what earlier ones have promised
+    may have been rolled back before the target got that version.
     """
     attempt = attempt_of(version)
     newest = ctx.promised.newest_epoch(attempt) if ctx.promised is not None and attempt else None
-    return version if newest is None else min(version, version_of(attempt, newest))
+    if newest is None:
+        return version
+    return min(version, version_of(attempt, newest)) if newest else 0
 
 
 def require_promised(ctx: CommitterContext, version: int, target: str) -> None:

@@ -238,7 +238,7 @@ class _KnownFiles:
                 self._cut(attempt, None)
                 continue
             if known < version:
-                self._cut(attempt, known - version_of(attempt, 0))
+                self._cut(attempt, known - version_of(attempt, 0) if known else None)
             return
 
     def _newest(self) -> tuple[int, int] | None:

@@ -28,6 +28,7 @@ from turnback.sinks.base import (
     attempt_of,
     canonical_directory,
     name_sink,
+    promised_version,
     require_known_attempt,
     require_newest_attempt,
 )
@@ -186,7 +187,8 @@ class TransactionalDelivery(WriteAheadSink):
         note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
-        return not _knows(ctx, attempt_of(found.number), note.nonce)
+        is_known = _knows(ctx, attempt_of(found.number), note.nonce)
+        return not is_known or promised_version(ctx, found.number) < found.number
 
     def open(self, ctx: CommitterContext) -> None:
         self._claimant = ctx

@@ -133,7 +133,8 @@ class SinkProgress:
 
         What they have prepared is in no checkpoint that this job directory has.
         """
-        if not self._is_known(self.read()):
+        done = self.read()
+        if not self._is_known(done) or promised_version(self._ctx, done.version) < done.version:
             self._write(0, "")
         if prepares:
             self._forget_markers()

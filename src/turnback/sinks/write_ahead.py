@@ -29,6 +29,7 @@ from turnback.sinks.base import (
     call_user,
     name_sink,
     require_known_attempt,
+    require_promised,
     unknown_output,
     version_of,
 )
@@ -334,12 +335,16 @@ class WriteAheadCommitter:
             with self._failures():
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
-        if not begun or done <= begun:  # earlier versions of Turnback have recorded nothing
+        if done <= begun:
             return
         with self._failures():
             accepted = VersionRecords(ctx, _ACCEPTED).newest()
-        if attempt_of(done) > accepted:
+        if attempt_of(done) <= accepted:
+            return
+        if begun:
             raise unknown_output(ctx, attempt_of(done), target)
+        # Nothing was published when the backup was made.
+        require_promised(ctx, done, target)
 
     def _record_begin(self, ctx: CommitterContext, version: int) -> None:
         if version > self._begun[ctx.uid]:

@@ -56,7 +56,10 @@ class _PromisedOutput:
 
     def newest_epoch(self, attempt: int) -> int | None:
         started = self._directory.attempt(attempt)
-        if started is None or started.commits_every_epoch is not False:
+        if started is None:
+            # An attempt is recorded before it writes anything; those of old ones are dropped.
+            return 0 if attempt > max(self._directory.attempts(), default=0) else None
+        if started.commits_every_epoch is not False:
             return None
         return CheckpointLog(self._directory.storage).newest_epoch(attempt)
 
