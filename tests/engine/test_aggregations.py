@@ -127,6 +127,26 @@ def test_another_aggregate_does_not_take_over_under_the_same_name(
         job.push("s", ("a", 1, 3))
 
 
+@pytest.mark.parametrize("windows", [None, "combined", "by element"])
+@pytest.mark.parametrize("allow", [True, ["stats"]])
+def test_another_aggregate_starts_anew_if_that_is_allowed(
+    tmp_path: Path, windows: str | None, allow: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with JobHarness(program(windows, m=count()), tmp_path) as job:
+        job.push("s", ("a", 5, 1), ("a", 6, 2))
+        savepoint = job.savepoint()
+        job.stop()
+        later = program(windows, m=sum_of("n"))
+        with pytest.raises(IncompatibleStateError, match=r"allow_non_restored_state=\['stats'\]"):
+            job.start(later, start_from=savepoint)
+        job.start(later, start_from=savepoint, allow_non_restored_state=allow)
+        job.push("s", ("a", 7, 3))
+        job._running().client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
+        assert [row.m for row in job.output("out")][-1] == 7
+    name = "aggregates" if windows is None else "windows"
+    assert f"state {name!r} of operator 'stats' starts empty, as allowed" in caplog.text
+
+
 def test_the_deviation_goes_on_from_the_variance(tmp_path: Path) -> None:
     with JobHarness(program(m=variance_of("n")), tmp_path) as job:
         job.push("s", ("a", 1, 1))

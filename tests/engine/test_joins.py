@@ -68,6 +68,32 @@ def by_interval(env: StreamExecutionEnvironment) -> None:
     joined.get_side_output(LATE).sink_to(DiscardSink()).uid("late")
 
 
+def within(most: int) -> Any:
+    """Clicks with the views of so many milliseconds before."""
+
+    def build(env: StreamExecutionEnvironment) -> None:
+        clicks, views = streams(env)
+        join = clicks.key_by("user").interval_join(views.key_by("id"))
+        joined = join.between(Time(-most), Time(0)).process(After(), PAIRS).uid("join")
+        joined.sink_to(DiscardSink()).uid("out")
+
+    return build
+
+
+def test_an_interval_that_becomes_longer_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The timers of what is stored are those of the shorter one."""
+    with JobHarness(within(2), tmp_path) as job:
+        job.push("views", ("a", 10, "home"))
+        job.push("clicks", ("b", 10))
+        job.restart(within(20))
+        job.push("views", ("b", 18, "home"))
+        job.push("clicks", ("b", 18))
+        assert job.state("join", "join.right")["a"].keys() == {10}, "it is kept for longer now"
+        job.push("views", ("b", 100, "home"))
+        job.push("clicks", ("b", 100))
+        assert "a" not in job.state("join", "join.right")
+
+
 def test_pairs_at_most_so_far_apart(tmp_path: Path) -> None:
     with JobHarness(by_interval, tmp_path) as job:
         job.push("views", ("a", 1, "home"), ("b", 2, "home"), ("a", 4, "shop"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,29 @@ def test_cycles_are_collected_between_the_batches_of_an_epoch(tmp_path: Path) ->
     with JobHarness(program, tmp_path, parallelism=1) as job:
         job.push("s", *[("a",)] * 50_000)
     assert 10_000 <= Node.most < 20_000
+
+
+class LeavesCyclesLater(LeavesCycles):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(0)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None:
+        for _ in range(1_000):
+            Node()
+
+
+def test_cycles_are_collected_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """There all timers and windows fire."""
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        keyed = source(env, "s", "k string").key_by("k")
+        keyed.process(LeavesCyclesLater(), "k string").uid("p").sink_to(CollectSink())
+
+    gc.collect()
+    Node.most = 0
+    thresholds = gc.get_threshold()
+    with JobHarness(program, tmp_path, parallelism=1) as job:
+        job.push("s", *[(f"{number}",) for number in range(200)])
+    assert 10_000 <= Node.most < 100_000
+    assert gc.isenabled()
+    assert gc.get_threshold() == thresholds

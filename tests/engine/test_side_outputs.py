@@ -158,3 +158,61 @@ def test_what_cannot_be_read_or_sent(tmp_path: Path) -> None:
     with JobHarness(wrong, tmp_path) as job, pytest.raises(JobFailedError) as failed:
         job.push("s", ("a", 1))
     assert "side output 'odd'" in str(failed.value.__cause__ or failed.value)
+
+
+class Tags:
+    unread = UNREAD
+
+
+TAGS = {"unread": UNREAD}
+
+
+class ByMethod(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield from self._told(value)
+
+    def _told(self, value: Any) -> Iterator[Any]:
+        yield UNREAD, "nobody"
+        yield value.k, value.n
+
+
+class ByName(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield Tags.unread, "nobody"
+        yield value.k, value.n
+
+
+class ByContainer(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield TAGS["unread"], "nobody"
+        yield value.k, value.n
+
+
+def told(value: Any) -> Iterator[Any]:
+    yield UNREAD, "nobody"
+    yield value.k, value.n
+
+
+class ByFunction(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return told(value)
+
+
+class InAttribute(KeyedProcessFunction):
+    def __init__(self) -> None:
+        self.tags = [UNREAD]
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield self.tags[0], "nobody"
+        yield value.k, value.n
+
+
+@pytest.mark.parametrize("made", [ByMethod, ByName, ByContainer, ByFunction, InAttribute])
+def test_what_nobody_reads_is_left_out_wherever_its_tag_is(tmp_path: Path, made: Any) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        keyed = source(env, "s", SCHEMA).key_by("k")
+        keyed.process(made(), SCHEMA).uid("p").sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path, configuration={"restart-strategy.type": "none"}) as job:
+        job.push("s", ("a", 1))
+        assert job.output("out") == [("a", 1)]

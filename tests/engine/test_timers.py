@@ -11,13 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from job_support import Jobs, eventually
+from local_engine import LocalEngine as EpochEngine
+from local_engine import collected, environment
+from local_engine import source as local_source
 from turnback import (
     CollectSink,
+    ContinuousEventTimeTrigger,
     DiscardSink,
     Duration,
+    GlobalWindows,
     KeyedProcessFunction,
+    ProcessWindowFunction,
     Savepoint,
     StreamExecutionEnvironment,
+    Time,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
@@ -355,3 +362,54 @@ def test_a_timestamp_that_can_be_none_is_refused_with_its_element(tmp_path: Path
             JobFailedError, match=rf"no timestamp: {at} in the column at of .*'odd'"
         ):
             job.push("s", ("fine", 20), ("odd", at))
+
+
+class AtOnce(KeyedProcessFunction):
+    """Has a timer by the clock that is always due."""
+
+    fired = ValueStateDescriptor("fired", int)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self._register(ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        times = (self.fired.value() or 0) + 1
+        assert times < 10_000, "the epoch does not end"
+        self.fired.update(times)
+        self._register(ctx)
+        if times <= 3:
+            yield ctx.get_current_key(), times
+
+    def _register(self, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time())
+
+
+def test_a_timer_by_the_clock_that_is_due_again_at_once_lets_epochs_end(tmp_path: Path) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        keyed = source(env, "s", SCHEMA).key_by("k")
+        keyed.process(AtOnce(), SCHEMA).uid("at-once").sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path, configuration={"restart-strategy.type": "none"}) as job:
+        job.push("s", ("a", 0))
+        wait_for(lambda: output(job) == [("a", 1), ("a", 2), ("a", 3)])
+
+
+class Size(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
+        yield key, len(elements)
+
+
+def test_a_trigger_that_fires_again_and_again_ends_with_event_time(tmp_path: Path) -> None:
+    """The global window ends with time itself, and its trigger has a timer for that."""
+    env = environment(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    stamped = local_source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy).uid("time")
+    windows = stamped.key_by("k").window(GlobalWindows.create())
+    sizes = windows.trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(10)))
+    sink = collected(sizes.process(Size(), SCHEMA).uid("sizes"), "out")
+    engine = EpochEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("a", 1), ("a", 25)]})
+    engine.epoch({}, ended=True)
+    # At 10 and 20; then at 30 and once more after that; and at the end.
+    assert [row.at for row in sink.results] == [2] * 5

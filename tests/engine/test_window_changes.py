@@ -22,6 +22,7 @@ from turnback import (
     SlidingProcessingTimeWindows,
     StreamExecutionEnvironment,
     Time,
+    Trigger,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
@@ -58,10 +59,17 @@ MADE: dict[str, Any] = {
 }
 
 
-def program(assigner: WindowAssigner, made: str = "process", lateness: int = 0) -> Any:
+def program(
+    assigner: WindowAssigner,
+    made: str = "process",
+    lateness: int = 0,
+    trigger: Trigger | None = None,
+) -> Any:
     def build(env: StreamExecutionEnvironment) -> None:
         stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(MONOTONOUS).uid("time")
         windows = stamped.key_by("k").window(assigner).allowed_lateness(lateness)
+        if trigger is not None:
+            windows = windows.trigger(trigger)
         MADE[made](windows).uid("windows").sink_to(DiscardSink()).uid("out")
 
     return build
@@ -230,6 +238,21 @@ def test_triggers_may_change(tmp_path: Path) -> None:
         assert [row[-1] for row in output(job)] == ["4 None"]
 
 
+@pytest.mark.parametrize("lateness", [0, 50])
+def test_windows_that_no_trigger_has_fired_are_fired_by_the_new_one(
+    tmp_path: Path, lateness: int
+) -> None:
+    counted = program(tumbling(10), lateness=lateness, trigger=CountTrigger.of(10))
+    with JobHarness(counted, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 2), ("a", 21))
+        job.restart(program(tumbling(10), lateness=lateness))
+        job.push("s", ("a", 31), ("a", 200))
+        ends = [row[1:3] for row in output(job)]
+        assert ends == [(20, 30), (30, 40)]
+        job.push("s", ("a", 400))
+        assert [row[1:3] for row in output(job)] == [*ends, (200, 210)]
+
+
 def test_savepoints_without_a_definition_are_checked_pane_by_pane(tmp_path: Path) -> None:
     """Of older versions, which did not store it."""
     shutil.copytree(GOLDEN / "panes-1", tmp_path / "savepoint")
@@ -311,3 +334,48 @@ def test_nothing_is_left_of_windows_of_older_versions(tmp_path: Path) -> None:
                 assert set(job.state(uid, name)) <= {"new"}, (uid, name)
             assert set(job.state(uid, "timers.event")) == {"new"}
         assert set(job.state("purged", "window.triggers")) <= {"new"}
+
+
+KEPT_OR_FOLDED: dict[str, Any] = {
+    "kept": lambda windows: windows.process(Sized(), "bigint"),
+    "folded": lambda windows: windows.reduce(lambda a, b: a + b),
+}
+
+
+class Sized(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
+        yield len(list(elements))
+
+
+def of_numbers(made: str) -> Any:
+    """Sessions of numbers; what is stored of each is a number as well, whatever it means."""
+
+    def build(env: StreamExecutionEnvironment) -> None:
+        stamped = source(env, "s", "at bigint").assign_timestamps_and_watermarks(MONOTONOUS)
+        numbers = stamped.uid("time").map(lambda row: row.at, "bigint").uid("numbers")
+        keyed = numbers.key_by(lambda number: 0, "int")
+        sessions = keyed.window(EventTimeSessionWindows.with_gap(Time(5)))
+        KEPT_OR_FOLDED[made](sessions).uid("windows").sink_to(DiscardSink()).uid("out")
+
+    return build
+
+
+@pytest.mark.parametrize(("before", "after"), [("kept", "folded"), ("folded", "kept")])
+def test_elements_of_windows_are_not_taken_for_one_value_of_them(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    with JobHarness(of_numbers(before), tmp_path, configuration=NO_RESTART) as job:
+        job.push("s", (10,), (12,))
+        savepoint = job.savepoint()
+        job.stop()
+        with pytest.raises(IncompatibleStateError, match="windows"):
+            job.start(of_numbers(after), start_from=savepoint)
+        allowed = {"start_from": savepoint, "allow_non_restored_state": ["windows"]}
+        job.start(of_numbers(after), **allowed)
+        job.push("s", (13,), (100,))
+        assert output_numbers(job) == [13 if after == "folded" else 1]
+
+
+def output_numbers(job: JobHarness) -> list[int]:
+    job.checkpoint()
+    return list(job.output("out"))

@@ -441,45 +441,90 @@ class Sums(WindowFunction):
         yield key, window.start, window.end, str(total)
 
 
+class Touched:
+    """How many entries of maps were read or written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        every = MapState._all
+
+        def count_all(state: Any) -> Any:
+            found = every(state)
+            self.count += 1 + len(state._entries().known)
+            return found
+
+        monkeypatch.setattr(MapState, "_find", self._counted(MapState._find))
+        monkeypatch.setattr(MapState, "_set", self._counted(MapState._set))
+        monkeypatch.setattr(MapState, "_all", count_all)
+
+    def _counted(self, method: Any) -> Any:
+        def counted(state: Any, *args: Any) -> Any:
+            self.count += 1
+            return method(state, *args)
+
+        return counted
+
+
 @pytest.mark.parametrize("size", ["one epoch", "many epochs"])
 @pytest.mark.parametrize("lateness", ["all stay open", "all are gone"])
 def test_work_grows_with_the_number_of_windows_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, lateness: str
 ) -> None:
     """Not with its square: a timer looks at the windows that it is for."""
-    touched = 0
-    find, put, every = MapState._find, MapState._set, MapState._all
-
-    def count_one(method: Any) -> Any:
-        def counted(self: Any, *args: Any) -> Any:
-            nonlocal touched
-            touched += 1
-            return method(self, *args)
-
-        return counted
-
-    def count_all(self: Any) -> Any:
-        nonlocal touched
-        found = every(self)
-        touched += 1 + len(self._entries().known)
-        return found
-
-    monkeypatch.setattr(MapState, "_find", count_one(find))
-    monkeypatch.setattr(MapState, "_set", count_one(put))
-    monkeypatch.setattr(MapState, "_all", count_all)
+    touched = Touched(monkeypatch)
 
     def work(windows: int) -> int:
-        nonlocal touched
-        touched = 0
+        touched.count = 0
         program = windowed(lambda s: s.window(TEN).allowed_lateness(10_000_000))
         with JobHarness(program, tmp_path / str(windows), parallelism=1) as job:
             rows = [("a", 10 * number) for number in range(windows)]
             rows += [("a", 100_000_000)] * (lateness == "all are gone")
             for push in [rows] if size == "one epoch" else [[row] for row in rows]:
                 job.push("s", *push)
-        return touched
+        return touched.count
 
     assert work(90) < 3.3 * work(30)
+
+
+@pytest.mark.parametrize("size", ["one epoch", "many epochs"])
+def test_work_grows_with_the_number_of_elements_of_a_session_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    """Not with its square: its elements stay where they are while it becomes longer."""
+    touched = Touched(monkeypatch)
+
+    def work(elements: int) -> int:
+        touched.count = 0
+        program = windowed(lambda s: s.window(EventTimeSessionWindows.with_gap(Time(5))))
+        with JobHarness(program, tmp_path / str(elements), parallelism=1) as job:
+            rows = [("a", number) for number in range(elements)]
+            for push in [rows] if size == "one epoch" else [[row] for row in rows]:
+                job.push("s", *push)
+        return touched.count
+
+    assert work(90) < 3.3 * work(30)
+
+
+def test_elements_of_sessions_that_become_one_are_in_the_order_of_the_sessions(
+    tmp_path: Path,
+) -> None:
+    """Also if they are in others already, and the job goes on with other tasks."""
+    late = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(100))
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy = late.with_timestamp_assigner("at")
+        stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy).uid("time")
+        sessions = stamped.key_by("k").window(EventTimeSessionWindows.with_gap(Time(5)))
+        sessions.process(Listed(), OUTPUT).uid("windows").sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("s", ("a", 20), ("a", 24), ("a", 0), ("a", 3), ("a", 22), ("a", 40))
+        job.restart(parallelism=3)
+        job.push("s", ("a", 11), ("a", 7), ("a", 15), ("a", 36))
+        job.push("s", ("a", 32), ("a", 28), ("a", 1000))
+        assert output(job) == [("a", 0, 45, "0 3 11 7 20 24 22 15 40 36 32 28")]
+        assert set(job.state("windows", "window.elements")["a"]) == {(1000, 1005, 0)}
+        assert not job.state("windows", "window.places").get("a")
 
 
 class ForgetsToReturn(AggregateFunction):
@@ -518,3 +563,40 @@ def test_a_merge_that_returns_nothing_is_refused(tmp_path: Path, windows: Any) -
         pytest.raises(JobFailedError, match=r"operator 'counts'.*ForgetsToReturn.merge returned"),
     ):
         job.push("s", ("a", 1), ("a", 20), ("a", 6), ("a", 12), ("a", 200))
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "bigint": (lambda row: row.n, lambda value: value),
+    "n bigint, at bigint": (lambda row: Row(row.n, row.at), lambda value: value.n),
+    "array<bigint>": (lambda row: [row.n], lambda value: value[0]),
+}
+
+
+@pytest.mark.parametrize("sizes", [(6,), (2, 4), (3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("kind", sorted(VALUES))
+@pytest.mark.parametrize("assigner", [TEN, EventTimeSessionWindows.with_gap(Time(10))])
+def test_a_reduce_that_returns_nothing_begins_anew_wherever_epochs_end(
+    tmp_path: Path, assigner: Any, kind: str, sizes: tuple[int, ...]
+) -> None:
+    make, number = VALUES[kind]
+
+    def add(one: Any, other: Any) -> Any:
+        if number(other) == 0:
+            return None
+        return make(Row(n=number(one) + number(other), at=0))
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        events = source(env, "s", "n bigint, at bigint")
+        stamped = events.assign_timestamps_and_watermarks(strategy).uid("time")
+        values = stamped.map(make, kind).uid("values")
+        keyed = values.key_by(lambda value: 0, Types.INT())
+        sums = keyed.window(assigner).reduce(add).uid("sums")
+        sums.map(number, "bigint").uid("numbers").sink_to(DiscardSink()).uid("out")
+
+    events = iter([(1, 1), (2, 2), (0, 3), (5, 4), (7, 100), (0, 101)])
+    with JobHarness(program, tmp_path) as job:
+        for size in sizes:
+            job.push("s", *(next(events) for _ in range(size)))
+        job._running().client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
+        assert job.output("out") == [5]

@@ -8,6 +8,8 @@ import sys
 import time
 import traceback
 
+import pyarrow
+
 from simulation.plants import PLANTS
 from simulation.run import play
 
@@ -19,9 +21,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one, and print its story")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a defect to plant")
+    parser.add_argument("--sinks", default="", help="only these, such as postgres,files")
     options = parser.parse_args()
+    pyarrow.set_cpu_count(1)  # threads for batches of a few rows take half of the time
+    kinds = options.sinks.split(",") if options.sinks else []
     if options.seed is not None:
-        run = play(options.seed, options.plant)
+        run = play(options.seed, options.plant, kinds)
         print("\n".join(run.world.story))
         return 0
     started = time.monotonic()
@@ -30,12 +35,13 @@ def main() -> int:
     for seed in range(options.first, options.first + options.seeds):
         played += 1
         try:
-            play(seed, options.plant)
+            play(seed, options.plant, kinds)
         except Exception as error:  # noqa: BLE001 - reported
             failed.append(seed)
             traceback.print_exception(error)
             plant = f"--plant {options.plant} " if options.plant else ""
-            print(f"seed {seed} failed; again: python -m simulation {plant}--seed {seed}")
+            sinks = f"--sinks {options.sinks} " if options.sinks else ""
+            print(f"seed {seed} failed; again: python -m simulation {plant}{sinks}--seed {seed}")
             if not options.keep_going:
                 break
     seconds = time.monotonic() - started

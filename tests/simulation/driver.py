@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from local_engine import environment, source
+from simulation import databases, kafka
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
 from simulation.files import SimulatedFiles
 from simulation.targets import KINDS
@@ -15,10 +16,11 @@ from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.core.errors import FINAL, REPLACED
-from turnback.driver import runner as spark_runner
+from turnback.driver import runner as driver_runner
 from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
 from turnback.program.plan import Plan
+from turnback.sinks.base import Sink
 
 _MOST_ATTEMPTS = 4
 RECORD = Types.ROW_NAMED(["key", "place"], [Types.STRING(), Types.LONG()])
@@ -49,9 +51,16 @@ class Program:
         records = source(env, SOURCE, RECORD)
         counts = records.key_by("key").process(Count(), output_type=RESULT).uid(COUNT)
         for kind in self.sinks:
-            sink = SimulatedFiles(kind) if kind == "files" else KINDS[kind](kind)
-            counts.sink_to(sink).uid(kind)
+            counts.sink_to(_sink(kind)).uid(kind)
         return env.plan()
+
+
+def _sink(kind: str) -> Sink:
+    if kind == "files":
+        return SimulatedFiles(kind)
+    if kind in kafka.KINDS:
+        return kafka.SimulatedKafka(kind)
+    return KINDS[kind](kind) if kind in KINDS else databases.sink(kind)
 
 
 def groups_of(keys: list[str]) -> dict[str, int]:
@@ -97,7 +106,7 @@ class Driver:
     def _run(self) -> BaseException | str:
         """What `JobRunner.run` does, without a heartbeat, a monitor and requests."""
         engine: Any = SimEngine(self.world, self.process, self.input)
-        runner = spark_runner.JobRunner(engine, self.program.plan(), self.spec)
+        runner = driver_runner.JobRunner(engine, self.program.plan(), self.spec)
         runner._starter.check()
         runner._info = runner._directory.open()
         runner.report.job_id = runner._info.job_id

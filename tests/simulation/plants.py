@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from simulation.kafka_plants import KAFKA_PLANTS
+from simulation.sql_plants import SQL_PLANTS
 from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
@@ -108,7 +110,14 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "files-in-use-deleted": _files_in_use_are_deleted,
     "no-compare-at-publish": _publishes_without_comparing,
     "discards-what-waits": _discards_what_waits_for_its_commit,
+    **KAFKA_PLANTS,
+    **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
+SINKS: dict[str, Sequence[str]] = {
+    **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
+    **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
+}
+"""The sinks that a program needs to have the defect; those of others are any."""
 
 
 @contextmanager

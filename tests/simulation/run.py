@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from simulation import databases
 from simulation import files as simulated_fs
+from simulation import kafka as simulated_broker
+from simulation.databases import simulated_databases
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
-from simulation.plants import planted
+from simulation.kafka import simulated_kafka
+from simulation.plants import SINKS, planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
-from simulation.world import SimStorage, World
+from simulation.world import Process, SimStorage, World
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.driver import runner as spark_runner
+from turnback.core.errors import TurnbackError
+from turnback.driver import job as driver_job
+from turnback.driver import runner as driver_runner
+from turnback.inspect import transactions
+from turnback.inspect.job import Job
+from turnback.inspect.transactions import Action, settle
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import directory_digest
+from turnback.sinks.staged_elements import StagedTask
 from turnback.snapshot.find import resume_point
 from turnback.state import files as state_files
 from turnback.storage import open as storage_open
@@ -43,10 +54,13 @@ class Run:
 
     Attributes:
         plant: The defect to plant, see `plants`.
+        sinks: The sinks of the job; by default the seed decides.
     """
 
     seed: int
     plant: str | None = None
+    kinds: Sequence[str] = ()
+    """The sinks that the program may have; all if none are named."""
     world: World = field(init=False)
     turns: list[int] = field(default_factory=list)
     """From where the job was, or may have been, turned back: offsets of the input."""
@@ -59,14 +73,14 @@ class Run:
         if not _GROUPS:
             _GROUPS.update(groups_of(list(_KEYS)))
         self.input = Input(records, dict(_GROUPS))
-        self.root = f"simulation-{self.seed}"
+        self._original = f"simulation-{self.seed}"
+        self.root = self._original
         """Where the job is that goes on; a copy of it has another."""
         self.backup: tuple[dict[str, bytes], int] | None = None
         self.take_over = False
         self.restored = False
         """Whether drivers were forgotten, so that nobody settles what they have left."""
-        sinks = tuple(kind for kind in (*KINDS, "files") if rng.random() < 0.4) or ("two-phase",)
-        self.program = Program(sinks, rng.randint(1, 3))
+        self.program = Program(self._sinks(), rng.randint(1, 3))
         self.settings = CheckpointSettings(
             interval_ms=rng.choice((20, 50, 200)),
             timeout_ms=rng.choice((1000, 600_000)),
@@ -77,20 +91,37 @@ class Run:
         self.storages: dict[str, SimStorage] = {}
         self.drivers: list[Driver] = []
 
+    def _sinks(self) -> tuple[str, ...]:
+        rng = self.world.rng
+        models = (*KINDS, "files")
+        servers = (*databases.KINDS, *simulated_broker.KINDS)
+        wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
+        drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
+        return tuple(drawn) or (rng.choice(wanted),)
+
     def play(self) -> None:
         """Raise `WrongOutcomeError` if readers see something wrong in the end."""
         Targets.begin(self.world)
         with ExitStack() as patches:
             patches.enter_context(simulated(self.world, self._storage))
             patches.enter_context(
-                mock.patch.object(spark_runner, "JobContext", context_with(self.world.clock))
+                mock.patch.object(driver_runner, "JobContext", context_with(self.world.clock))
             )
             if "files" in self.program.sinks:
                 patches.enter_context(simulated_files(self.world))
+            if databases.KINDS.keys() & set(self.program.sinks):
+                patches.enter_context(simulated_databases(self.world, self._directory_of))
+            if self._kafka:
+                patches.enter_context(simulated_kafka(self.world))
             patches.enter_context(planted(self.plant))
+            # All drivers are in this process, which is alive.
+            patches.enter_context(
+                mock.patch.object(transactions, "_require_dead", lambda job, force: None)
+            )
             # The same in every process, or a seed would not tell the same story.
-            patches.enter_context(mock.patch.object(spark_runner, "getpid", lambda: 1))
+            patches.enter_context(mock.patch.object(driver_runner, "getpid", lambda: 1))
             patches.enter_context(mock.patch("importlib.metadata.version", lambda name: "1"))
+            patches.enter_context(mock.patch.object(driver_job, "version", lambda name: "1"))
             state_files._opened.cache_clear()
             try:
                 self._live_through_faults()
@@ -98,7 +129,7 @@ class Run:
                 self._check()
             finally:
                 state_files._opened.cache_clear()
-                for root in (f"simulation-{self.seed}", f"simulation-{self.seed}-copy"):
+                for root in (self._original, f"{self._original}-copy"):
                     storage_open._ROOTS.pop(root, None)
 
     # -- the operator
@@ -123,6 +154,9 @@ class Run:
     def _intervene(self, driver: Driver) -> None:
         """Do something to a driver that runs, or beside it."""
         world = self.world
+        if self._kafka and world.rng.random() < 0.4:
+            simulated_broker.disturb(world)
+            return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
         if what == "kill":
             world.tell(f"== {driver.process.name} is killed")
@@ -135,12 +169,27 @@ class Run:
                 self._start()
         elif what == "backup":
             files = dict(storage_open._ROOTS[self.root])
-            if "job/job.json" in files:  # or it would be another job after that
+            # Without a job it would be another one after that, and not all is published of one
+            # whose promised files are being removed just now: a start says so, for good.
+            if "job/job.json" in files and self._has_promised_files():
                 world.tell("== the job directory is backed up")
                 self.backup = (files, self._settled())
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
+
+    def _has_promised_files(self) -> bool:
+        """Whether all is there that write-ahead sinks have staged and checkpoints promise."""
+        storage = self._job_storage().inner
+        log = CheckpointLog(storage)
+        there = set(storage.list("sinks"))
+        return all(
+            there.issuperset(StagedTask.decode(transaction, uid).paths)
+            for manifest in log.scan().manifests
+            for uid, transactions in log.uncommitted(manifest).items()
+            if uid in ("write-ahead", "kafka")
+            for transaction in transactions
+        )
 
     def _start(self) -> Driver:
         world = self.world
@@ -161,18 +210,15 @@ class Run:
     def _change_place(self) -> None:
         """Now and then restore the job directory, or go on with a copy; no driver is awake."""
         rng = self.world.rng
-        if self.backup is not None and rng.random() < 0.5:
+        if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
             self._restore(*self.backup)
-        elif len(self.program.sinks) == 1 and self.drivers and rng.random() < 0.1:
+        elif len(self.program.sinks) == 1 and self.drivers and rng.random() < 0.3:
             self._copy()
 
     def _restore(self, files: dict[str, bytes], offset: int) -> None:
         """Put a backup back; no driver may run meanwhile, but stray tasks may."""
-        world = self.world
-        world.tell("== the job directory is restored from the backup")
-        for driver in self.drivers:
-            world.kill(driver.process)
-        world.forget_late_calls()
+        self.world.tell("== the job directory is restored from the backup")
+        self._end_all_drivers()
         here = storage_open._ROOTS[self.root]
         here.clear()
         here.update(files)
@@ -181,6 +227,12 @@ class Run:
         self.take_over = True
         self.restored = True
 
+    def _end_all_drivers(self) -> None:
+        """Kill those that sleep as well, and wait until nothing of them can arrive any more."""
+        for driver in self.drivers:
+            self.world.kill(driver.process)
+        self.world.forget_late_calls()
+
     def _copy(self) -> None:
         """Go on with a copy of the job directory, which takes the target over."""
         log = CheckpointLog(self._job_storage().inner)
@@ -188,12 +240,29 @@ class Run:
         if self.root.endswith("-copy") or newest is None or log.uncommitted(newest):
             return
         self.world.tell("== the job directory is copied, and the copy goes on")
+        if self._never_turns_back:  # what the original goes on to write, the copy could not
+            self._end_all_drivers()
         files = dict(storage_open._ROOTS[self.root])
-        self.root = f"{self.root}-copy"
+        self.root = f"{self._original}-copy"
         storage_open._ROOTS[self.root] = files
         self.backup = None
-        self.turns.append(0)
+        self.turns.append(self._settled())
         self.take_over = True
+        if self.world.rng.random() < 0.5:
+            self._settle_original()
+
+    def _settle_original(self) -> None:
+        """Settle by hand what the job has left in its target that a copy is to take over."""
+
+        def run() -> None:
+            directory = JobDirectory(self._storage(f"{self._original}/job"), "job")
+            try:
+                settle(Job(directory), Action.COMMIT, _sinks_of(self.program), force=True)
+            except TurnbackError as error:
+                self.world.tell(f"== it cannot be settled: {error}")
+
+        self.world.tell("== what the original has left is settled by hand")
+        self.world.spawn("by hand", self.world.process("by hand"), run)
 
     def _here(self) -> int:
         """The offset of the input from which the job would go on."""
@@ -213,20 +282,31 @@ class Run:
     def _older(self) -> int | None:
         """Now and then, an older checkpoint to turn the job back to."""
         rng = self.world.rng
-        if self.world.healthy or rng.random() > 0.5:
+        if self.world.healthy or self._never_turns_back or rng.random() > 0.5:
             return None
         log = CheckpointLog(self._job_storage().inner)
         manifests = log.scan().manifests[:-1]
-        if "idempotent" in self.program.sinks:
+        if self._has_values:
             # A target of values cannot be turned forward: nothing writes the newer ones again.
             if any(self.world.is_running(driver.process) for driver in self.drivers):
                 return None
-            manifests = tuple(m for m in manifests if _offset(m) <= self._here())
+            # What is promised behind the settled ones is rolled back, and not there either.
+            manifests = tuple(m for m in manifests if _offset(m) <= self._settled())
         if not manifests:
             return None
         chosen = rng.choice(manifests)
         self.turns.append(_offset(chosen))
         return chosen.number
+
+    @property
+    def _has_values(self) -> bool:
+        """Whether a target keeps the newest value of each key."""
+        return any(kind.endswith(("idempotent", "-upsert")) for kind in self.program.sinks)
+
+    @property
+    def _never_turns_back(self) -> bool:
+        """Whether a target takes no row twice, so that nobody may turn the job back."""
+        return any(kind.endswith("-once") for kind in self.program.sinks)
 
     def _job_storage(self) -> SimStorage:
         return self._storage(f"{self.root}/job")
@@ -237,6 +317,10 @@ class Run:
         world.end_faults()
         while world.step():
             pass
+        if self.root != self._original:
+            self._settle_original()
+            while world.step():
+                pass
         driver = self._start()
         while world.step():
             pass
@@ -248,6 +332,11 @@ class Run:
             self.storages[name] = SimStorage(self.world, name)
         return self.storages[name]
 
+    def _directory_of(self, process: Process) -> str:
+        """The job directory of a driver, or of a copy of one of its tasks."""
+        number = int(process.name.split()[1])
+        return f"{self.drivers[number - 1].spec.root}/job"
+
     # -- what readers must see
 
     def _check(self) -> None:
@@ -257,8 +346,11 @@ class Run:
             counts[key] += 1
             most[key, counts[key]] = 1 + sum(turn <= place for turn in self.turns)
         for kind in self.program.sinks:
-            if kind == "idempotent":
-                seen = {key: row[1] for key, (_, _, row) in target(kind).values.items()}
+            if kind.endswith("-set"):
+                self._check_rows(kind, databases.rows(kind), most)
+            elif kind.endswith(("idempotent", "-upsert")):
+                values = [row for _, _, row in target(kind).values.values()]
+                seen = dict(databases.rows(kind) if kind in databases.KINDS else values)
                 if seen != dict(counts):
                     raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
             elif kind == "files":
@@ -266,16 +358,32 @@ class Run:
                 left = [path for path in simulated_fs.staged(kind) if f"@{self._mine}/" in path]
                 if left and not self.restored:
                     raise WrongOutcomeError(f"{kind}: left staged: {left}")
+            elif kind in databases.KINDS:
+                self._check_rows(kind, databases.rows(kind), most)
+                self._check_order(kind, databases.rows(kind))
+                self._check_left(kind, databases.prepared(kind, self._mine))
+            elif kind in simulated_broker.KINDS:
+                self._check_kafka(kind, most)
             else:
-                self._check_rows(kind, target(kind).rows, most)
-                self._check_order(kind)
+                place = target(kind)
+                self._check_rows(kind, place.rows, most)
+                self._check_order(kind, place.rows)
+                self._check_left(kind, [t for t in place.prepared if t.startswith(self._mine)])
+        if databases.KINDS.keys() & set(self.program.sinks) and (
+            intruders := databases.intruders()
+        ):
+            raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
         log = CheckpointLog(self._job_storage().inner)
         point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
         if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
-        if staged:
+        if staged and not self.restored:
             raise WrongOutcomeError(f"left staged: {staged}")
+
+    @property
+    def _kafka(self) -> bool:
+        return not simulated_broker.KINDS.keys().isdisjoint(self.program.sinks)
 
     @property
     def _mine(self) -> str:
@@ -290,26 +398,43 @@ class Run:
         if lost or more:
             raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
 
-    def _check_order(self, kind: str) -> None:
-        """The rows of a key are in their order, and nothing is left prepared."""
-        place = target(kind)
+    def _check_kafka(self, kind: str, most: dict[tuple[str, int], int]) -> None:
+        """As of other sinks, and no reader waits; at least once, rows may come more often."""
+        seen = simulated_broker.rows(kind)
+        if kind == "kafka-streaming":
+            self._check_rows(kind, list(set(seen)), most)
+            return
+        self._check_rows(kind, seen, most)
+        self._check_order(kind, seen)
+        if simulated_broker.left_open(kind):
+            raise WrongOutcomeError(f"{kind}: a transaction is left open")
+
+    def _check_order(self, kind: str, seen: list[Any]) -> None:
+        """The rows of a key are in their order."""
         for key in self.input.groups:
-            order = [row[1] for row in place.rows if row[0] == key]
+            order = [row[1] for row in seen if row[0] == key]
             if not self.turns and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
-        left = sorted(txn for txn in place.prepared if txn.startswith(self._mine))
+
+    def _check_left(self, kind: str, left: list[str]) -> None:
+        """Nothing is left prepared."""
         if left and not self.restored:
-            raise WrongOutcomeError(f"{kind}: left prepared: {left}")
+            raise WrongOutcomeError(f"{kind}: left prepared: {sorted(left)}")
+
+
+def _sinks_of(program: Program) -> dict[str, Any]:
+    operators = program.plan().levels[0].operators
+    return {op.uid: op.function for op in operators if op.uid in program.sinks}
 
 
 def _offset(manifest: Manifest) -> int:
     return int(manifest.sources[SOURCE].offset or 0)
 
 
-def play(seed: int, plant: str | None = None) -> Run:
+def play(seed: int, plant: str | None = None, kinds: Sequence[str] = ()) -> Run:
     """Play a seed; raises what went wrong, with the story in its notes."""
     logging.getLogger("turnback").setLevel(logging.CRITICAL)
-    run = Run(seed, plant)
+    run = Run(seed, plant, kinds)
     try:
         run.play()
     except Exception as error:

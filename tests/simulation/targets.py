@@ -20,6 +20,7 @@ from turnback.sinks.base import (
     WriterContext,
     attempt_of,
     directory_digest,
+    promised_version,
     require_known_attempt,
 )
 from turnback.types.columns import Batch
@@ -125,7 +126,8 @@ class _Owned:
         place.drivers.pop(identity(ctx), None)
         version, driver = place.versions.get(identity(ctx), (0, ""))
         assert ctx.attempts is not None
-        if ctx.attempts.nonce_of(attempt_of(version)) != driver:
+        is_known = ctx.attempts.nonce_of(attempt_of(version)) == driver
+        if not is_known or promised_version(ctx, version) < version:
             place.versions.pop(identity(ctx), None)
         for key, (job, _, row) in place.values.items():
             if job == identity(ctx):

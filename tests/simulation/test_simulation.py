@@ -24,15 +24,24 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_is_lost_or_doubled() -> None:
-    played = simulate("--seeds", "200")
+@pytest.mark.parametrize("sinks", ["", "kafka", "kafka-streaming", "postgres,mariadb-upsert"])
+def test_nothing_is_lost_or_doubled(sinks: str) -> None:
+    played = simulate("--seeds", "100" if sinks else "200", "--sinks", sinks)
     assert played.returncode == 0, played.stderr + played.stdout
 
 
-def test_a_seed_gives_the_same_story_again() -> None:
-    stories = [simulate("--seed", "7").stdout for _ in range(2)]
+@pytest.mark.parametrize("sinks", ["", "kafka"])
+def test_a_seed_gives_the_same_story_again(sinks: str) -> None:
+    stories = [simulate("--seed", "7", "--sinks", sinks).stdout for _ in range(2)]
     assert "== driver 1 starts" in stories[0]
     assert stories[0] == stories[1]
+
+
+def test_a_job_that_is_created_while_its_start_is_checked() -> None:
+    """Driver 1 finds no job, sleeps, and goes on from a checkpoint that others took meanwhile."""
+    played = simulate("--seed", "676", "--sinks", "kafka")
+    assert played.returncode == 0, played.stderr
+    assert "driver 1: get job.json -- pause" in played.stdout
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))

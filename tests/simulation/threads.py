@@ -14,7 +14,7 @@ from unittest import mock
 from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.spark import attempt, merger
+from turnback.driver import attempt, merger
 from turnback.storage import open as storage_open
 
 

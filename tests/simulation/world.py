@@ -35,6 +35,13 @@ _FOCUS = (
     "state/",
     "sinks/",
     "files: rename",
+    "sql: COMMIT",
+    "sql: PREPARE",
+    "sql: ROLLBACK",
+    "sql: XA",
+    "turnback_owners",
+    "turnback_progress",
+    "turnback_commits",
 )
 _START_MS = 1_700_000_000_000
 

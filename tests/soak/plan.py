@@ -52,14 +52,14 @@ class Kind(StrEnum):
 _WEIGHTS = {
     Kind.DRIVER: 3,
     Kind.JVM: 3,
-    Kind.WORKER: 7,
-    Kind.SUPERVISOR: 5,
-    Kind.EXECUTOR: 8,
-    Kind.DATABASE: 8,
-    Kind.BROKER: 6,
+    Kind.WORKER: 14,
+    Kind.SUPERVISOR: 9,
+    Kind.EXECUTOR: 16,
+    Kind.DATABASE: 10,
+    Kind.BROKER: 4,
     Kind.SAVEPOINT: 2,
     Kind.SUPERVISOR_DRIVER: 2,
-    Kind.TWICE: 3,
+    Kind.TWICE: 2,
 }
 _LONGEST_DELAY_S = {
     Kind.DATABASE: 3.0,

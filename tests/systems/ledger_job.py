@@ -88,13 +88,17 @@ def sinks(kind: str, server: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def careless(sink: Any) -> Any:
-    """A sink that commits every statement: wrong on purpose, to see that the verifier notices."""
+    """A sink that commits every statement: wrong on purpose, to see that the verifier notices.
+
+    It leaves no markers either: by those the next start would notice it.
+    """
     kind = type(sink.connect())
 
     class Careless(kind):  # type: ignore[misc, valid-type]
         def begin(self, txn: TransactionId | None = None) -> None: ...
 
-        def prepare(self, txn: TransactionId) -> None: ...
+        def prepare(self, txn: TransactionId) -> None:
+            self.execute(f"DELETE FROM {self.helper('turnback_commits')}")
 
         def commit_prepared(self, txn: TransactionId) -> bool:
             return True

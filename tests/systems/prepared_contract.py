@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sql_server import Driver, History, SqlServer, Task, write
+from sql_server import Checkpoints, Driver, History, SqlServer, Task, write
 
 from services.proxy import proxy_to
-from turnback.core.errors import EpochConflictError, SinkError
+from turnback.core.errors import ConfigurationError, EpochConflictError, SinkError
 from turnback.sinks import sql_database, sql_rows
 from turnback.types.columns import Batch
 
@@ -246,6 +246,56 @@ class PreparedContract:
         again = write(sink, task(attempt=4), ("a", 1))
         sink.committer(driver(attempt=4)).commit([again])
 
+    def test_who_cannot_take_over_because_of_prepared_rows_is_told_which(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink()
+        sink.claim(driver())
+        left = write(sink, task(), ("a", 1))
+        with pytest.raises(ConfigurationError, match="1 prepared transactions") as refused:
+            sink.claim(driver("fork", take_over=True))
+        name = sink.explain(left, driver()).id
+        assert f"gone for good, roll them back in the database, the first of them is {name!r}" in (
+            str(refused.value)
+        )
+        sink.committer(driver()).abort([left])
+        sink.claim(driver("fork", take_over=True))
+
+    def test_a_backup_of_a_running_job_is_refused(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        history = {"attempts": History(a3="one", a4="two")}
+        sink = db.sink()
+        first = driver(nonce="one", **history)
+        sink.claim(first)
+        promised = write(sink, task(epoch=6, nonce="one"), ("a", 6))
+        later = write(sink, task(epoch=7, nonce="one"), ("a", 7))
+        sink.committer(first).commit([promised, later])
+        # It was made after epoch 6, and the job went on in the same attempt.
+        restored = driver(attempt=4, nonce="two", promised=Checkpoints(a3=6), **history)
+        for start in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
+                start(restored)
+        sink.claim(replace(restored, attempt=0, nonce="", take_over=True))
+        sink.claim(restored)
+        committer = sink.committer(restored)
+        committer.commit([promised])
+        committer.commit([write(sink, task(epoch=7, attempt=4, nonce="two"), ("a", 7))])
+        assert db.rows() == [("a", 6), ("a", 7), ("a", 7)]
+
+    def test_rows_from_before_the_mode_was_changed_are_rolled_back(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        before = db.sink("latest")
+        before.claim(driver())
+        write(before, task(), ("a", 1))
+        sink = db.sink("latest", mode="upsert", key="post", lock_timeout=1)
+        committer = sink.committer(driver(attempt=4))
+        committer.recover([])
+        assert db.ours() == []
+        committer.commit([write(sink, task(attempt=4), ("a", 2))])
+        assert db.server.query("SELECT post, n FROM latest") == [("a", 2)]
+
     def test_a_copy_of_the_job_leaves_the_original_alone(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
@@ -327,6 +377,18 @@ class PreparedContract:
             committer.commit([last])
         assert db.server.query("SELECT count(*) FROM turnback_commits") == [(2,)]
         committer.commit([last])
+        assert len(db.rows()) == 5
+
+    def test_markers_of_what_was_just_committed_stay_however_many_epochs_it_is(
+        self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sql_database, "_MARKED_EPOCHS", 2)
+        sink = db.sink()
+        sink.claim(driver())
+        promised = [write(sink, task(epoch=epoch), ("a", epoch)) for epoch in range(1, 6)]
+        sink.committer(driver()).commit(promised)
+        # The driver dies before it is recorded that they are committed.
+        sink.committer(driver(attempt=4)).commit(promised)
         assert len(db.rows()) == 5
 
     def test_readers_never_see_a_part_of_a_task(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,37 @@ class PublishedContract:
         committer.commit([write(sink, task(epoch=8), ("a", 2), ("b", 2))])
         assert self.latest(db) == [("a", None), ("b", None)]
 
+    def test_two_drivers_publish_the_first_epochs_one_after_the_other(
+        self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The slower one must find that the table is further, also if it had nothing at first."""
+        sink = db.sink("latest", mode="upsert", key="post")
+        sink.claim(driver())
+        epochs = [write(sink, task(epoch=epoch), ("a", epoch)) for epoch in (1, 2)]
+        kind = type(sink.connect())
+        upsert = kind.upsert
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def paused(self: Any, *args: Any) -> None:
+            if not begun.is_set():
+                begun.set()
+                goes_on.wait(20)
+            upsert(self, *args)
+
+        monkeypatch.setattr(kind, "upsert", paused)
+        slow = threading.Thread(target=sink.committer(driver()).commit, args=(epochs[:1],))
+        slow.start()
+        assert begun.wait(20)
+        fast = threading.Thread(target=sink.committer(driver(attempt=4)).commit, args=(epochs,))
+        fast.start()
+        fast.join(1)
+        goes_on.set()
+        slow.join(20)
+        fast.join(20)
+        assert self.latest(db) == [("a", 2)]
+        done = db.server.query("SELECT version FROM turnback_progress")
+        assert done == [(version_of(3, 2),)]
+
     def latest(self, db: SqlServer) -> list[tuple[Any, ...]]:
         return list(db.server.query("SELECT post, n FROM latest ORDER BY post"))
 
@@ -166,6 +198,7 @@ class RestoredContract:
         sink.claim(driver(attempt=3, nonce="three", **before))
         committer = sink.committer(driver(attempt=3, nonce="three", **before))
         committer.commit([write(sink, task(attempt=3, nonce="three"), ("a", 1))])
+        committer.close()
         restored = {"attempts": History(a1="one", a2="again"), "nonce": "again", "attempt": 2}
         for step in (sink.check_claim, sink.claim):
             with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):

@@ -75,6 +75,16 @@ class History:
         return self._nonces.get(attempt)
 
 
+class Checkpoints:
+    """The newest epoch of each attempt that has a checkpoint."""
+
+    def __init__(self, **epochs: int) -> None:
+        self._epochs = {int(name.removeprefix("a")): epoch for name, epoch in epochs.items()}
+
+    def newest_epoch(self, attempt: int) -> int | None:
+        return self._epochs.get(attempt)
+
+
 class Promising:
     """Other jobs, of which the one in each directory has promised so many transactions."""
 

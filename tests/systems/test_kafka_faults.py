@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import threading
 import time
 import uuid
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import confluent_kafka
@@ -19,8 +21,9 @@ from services.kafka import PASSWORD, USER
 from services.process import free_port
 from turnback import DeliveryGuarantee
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import kafka_client, kafka_memory
+from turnback.sinks import kafka_client, kafka_memory, kafka_transactions
 from turnback.sinks.base import version_of
+from turnback.sinks.kafka_transactions import TransactionalDelivery
 from turnback.storage.local import LocalStorage
 
 # -- failures of the broker
@@ -184,6 +187,81 @@ def test_without_that_topic_what_is_forgotten_is_not_published_twice(
     admin.alter_consumer_group_offsets([offsets])[group].result(10)
     SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=3).start(new)
     assert values(kafka, topic) == [1, 2]
+
+
+def test_a_job_that_was_killed_while_it_claimed_starts_again_at_once(
+    kafka, topic, directory, monkeypatch
+):
+    """Its own transaction hides what it noted in the compacted topic; only a start ends that."""
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    job.sink.claim(replace(job.ctx, attempt=0))
+    group = f"turnback.sink-of-{topic}"
+    forget(kafka, group)
+    left = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.servers, "transactional.id": f"sink-of-{topic}"}
+    )
+    left.init_transactions(10)
+    left.begin_transaction()
+    left.produce(kafka_memory.TOPIC, b'[1, ""]', group.encode())
+    assert left.flush(10) == 0
+    monkeypatch.setattr(kafka_client, "PATIENCE_S", 3.0)
+    job.start(job.stage(1, [("a", 1)]))
+    assert values(kafka, topic) == [1]
+
+
+def test_what_is_about_to_change_is_no_reason_to_refuse(
+    kafka, topic, directory, tmp_path, monkeypatch
+):
+    """A transaction shows a moment after its commit: until then somebody else is the owner."""
+    other = tmp_path / "other"
+    other.mkdir()
+    SinkJob(other, kafka_sink(kafka.servers, topic)).start()
+    read = kafka_memory.KafkaRegister.get_anywhere
+    late = []
+
+    def get_anywhere(register, *, settled=True):
+        found = read(register, settled=settled)
+        if register.group == f"turnback.sink-of-{topic}":
+            late.append(found)
+        return late[0] if late and not settled else found
+
+    monkeypatch.setattr(kafka_memory.KafkaRegister, "get_anywhere", get_anywhere)
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    job.sink.claim(replace(job.ctx, attempt=0, take_over=True))
+    job.start(job.stage(1, [("a", 1)]))
+    assert values(kafka, topic) == [1]
+
+
+def test_a_copy_of_a_job_is_not_one_that_kafka_has_forgotten(kafka, topic, directory, tmp_path):
+    """The copy has the mark of the job that it was copied from, and has published nothing."""
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    committer = job.start()
+    committer.commit(job.stage(1, [("a", 1)]))
+    committer.close()
+    copied = tmp_path / "copied"
+    shutil.copytree(directory, copied)
+    identity = {"job": job.ctx.job, "job_id": job.ctx.job_id}
+    copy = SinkJob(copied, kafka_sink(kafka.servers, topic), 2, **identity)
+    copy.sink.claim(replace(copy.ctx, attempt=0, take_over=True))
+    copy.start().close()
+    promised = copy.stage(1, [("a", 2)])
+    SinkJob(copied, kafka_sink(kafka.servers, topic), 3, **identity).start(promised)
+    assert values(kafka, topic) == [1, 2]
+
+
+def test_what_kafka_has_learned_again_is_not_forgotten(kafka, topic, directory, no_memory):
+    """A driver that publishes and restarts knows what Kafka knows by then."""
+    sink = kafka_sink(kafka.servers, topic)
+    first = SinkJob(directory, sink)
+    first.start(first.stage(1, [("a", 1)])).close()
+    forget(kafka, f"turnback.sink-of-{topic}.{first.ctx.job_id}.out")
+    second = SinkJob(directory, sink, attempt=2)
+    committer = second.start()
+    committer.commit(second.stage(2, [("a", 2)]))
+    promised = second.stage(3, [("a", 3)])
+    committer.close()
+    SinkJob(directory, sink, attempt=3).start(promised)
+    assert values(kafka, topic) == [1, 2, 3]
 
 
 def test_a_kill_before_the_mark_is_made_does_not_hide_that_kafka_has_forgotten(
@@ -377,6 +455,53 @@ def test_a_driver_that_lost_the_prefix_while_it_published_writes_nothing(
     with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
         committer.commit(handles)
     assert values(kafka, topic) == [0]
+
+
+def test_a_publish_that_outlives_its_attempt_is_not_doubled_by_the_next(
+    kafka, topic, directory, monkeypatch
+):
+    sink = kafka_sink(kafka.servers, topic)
+    former, successor = (SinkJob(directory, sink, attempt=n) for n in (1, 2))
+    committer = former.start()
+    handles = former.stage(1, [("a", 1)])
+    hangs, wakes, has_tried, may_end = (threading.Event() for _ in range(4))
+    write, publish = kafka_transactions._write, TransactionalDelivery.publish
+
+    def hang_once(producer, records, notes):
+        if threading.current_thread() is late and not hangs.is_set():
+            hangs.set()
+            wakes.wait(60)
+            error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT)
+            raise confluent_kafka.KafkaException(error)
+        write(producer, records, notes)
+
+    def publish_at_once(self, ctx, output):
+        if threading.current_thread() is not late:
+            # How far Kafka is was asked before; now the former attempt wakes up.
+            wakes.set()
+            has_tried.wait(60)
+            publish(self, ctx, output)
+            return
+        try:
+            publish(self, ctx, output)
+        finally:
+            has_tried.set()
+            may_end.wait(60)
+
+    def commit_late():
+        with suppress(SinkError):
+            committer.commit(handles)
+
+    late = threading.Thread(target=commit_late)
+    monkeypatch.setattr(kafka_transactions, "_write", hang_once)
+    monkeypatch.setattr(TransactionalDelivery, "publish", publish_at_once)
+    late.start()
+    hangs.wait(60)
+    sink.claim(successor.ctx)
+    sink.committer(successor.ctx).commit(handles)
+    may_end.set()
+    late.join(60)
+    assert values(kafka, topic) == [1]
 
 
 class Attempts(dict):

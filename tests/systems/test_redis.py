@@ -403,6 +403,14 @@ def test_columns_that_are_not_there(
     assert client.keys() == []
 
 
+def test_the_field_of_the_version_is_no_column(make: Any, client: Any, driver: Driver) -> None:
+    kind = Types.ROW_NAMED(["post", "turnback_version"], [Types.STRING(), Types.LONG()])
+    with pytest.raises(ConfigurationError, match="'turnback_version' of each hash is Turnback's"):
+        make().claim(driver(type=kind))
+    assert client.keys() == []
+    make(layout="string").claim(driver(type=kind))
+
+
 def test_a_null_key_is_refused(make: Any, task: Task) -> None:
     with pytest.raises(SinkError, match="the key 'post' is null in an element of epoch 7"):
         write(make(), task(), (None, 1))

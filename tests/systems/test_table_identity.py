@@ -33,6 +33,16 @@ class Promised:
         return self._count
 
 
+class Checkpoints:
+    """The newest epoch of each attempt that has a checkpoint."""
+
+    def __init__(self, **epochs: int) -> None:
+        self._epochs = {int(name.removeprefix("a")): epoch for name, epoch in epochs.items()}
+
+    def newest_epoch(self, attempt: int) -> int | None:
+        return self._epochs.get(attempt)
+
+
 class Driver:
     """A driver that is told all that real ones are."""
 
@@ -121,6 +131,32 @@ def test_a_restored_job_goes_on_with_what_is_there_if_it_may(job: Job) -> None:
     next_one = Driver(job, History(1, 2, 3, life="second"), 3)
     next_one.start().commit([next_one.write(C, epoch=3)])
     assert job.rows() == [A, B, C]
+
+
+def test_a_backup_of_a_running_job_is_refused(job: Job) -> None:
+    first = Driver(job, History(1), 1)
+    committer = first.start()
+    for epoch, row in ((1, A), (2, B)):
+        committer.commit([first.write(row, epoch=epoch)])
+    # It was made after epoch 1, and the job went on in the same attempt.
+    restored = Driver(job, History(1, 2), 2, promised=Checkpoints(a1=1))
+    with pytest.raises(ConfigurationError, match=r"attempt 1 .*restored from a backup"):
+        restored.start()
+    restored.take_over()
+    restored.start().commit([restored.write(B, epoch=2)])
+    assert job.rows() == [A, B, B]
+
+
+def test_what_a_restored_checkpoint_promises_is_not_written_again(job: Job) -> None:
+    first = Driver(job, History(1), 1)
+    committer = first.start()
+    promised = first.write(A, epoch=1)
+    later = first.write(B, epoch=2)
+    committer.commit([promised, later])
+    restored = Driver(job, History(1, 2), 2, promised=Checkpoints(a1=1))
+    restored.take_over()
+    restored.start(promised)
+    assert job.rows() == [A, B]
 
 
 def test_a_driver_that_meets_its_successors_output_is_fenced(job: Job) -> None:

@@ -146,6 +146,25 @@ class CheckpointLog:
             raise damaged
         return None
 
+    def newest_epoch(self, attempt: int) -> int | None:
+        """Return the newest epoch of an attempt that has a checkpoint; 0 if none has.
+
+        `None` if that cannot be told any more: a newer attempt has checkpoints, they were all
+        dropped when the job ended, or some cannot be read.
+        """
+        for number in reversed(self.numbers()):
+            try:
+                slot = self.get(number)
+            except (CheckpointNotFoundError, CorruptFileError, FormatVersionError):
+                return None
+            if slot.attempt < attempt:
+                break
+            if isinstance(slot, Manifest):
+                return slot.epoch if slot.attempt == attempt else None
+            if slot.ended:
+                return None
+        return 0
+
     # -- writing
 
     def fence(

@@ -108,14 +108,20 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
     # Whether its output counts as committed says nothing: what came later in its place may be.
     if manifest is None:
         return
-    for attempt in directory.attempts():
+    for attempt in sorted(directory.attempts(), reverse=True):
         info = directory.attempt(attempt) if attempt > manifest.attempt else None
-        if info is not None and manifest.number in info.abandoned:
+        if info is None:
+            continue
+        if info.checkpoint == manifest.number:
+            # It recorded its start when what is promised was committed, so that a driver it has
+            # replaced had nothing left to roll back.
+            return
+        if manifest.number in info.abandoned:
             raise ConfigurationError(
                 f"{snapshot.name} of job {directory.name!r} cannot be started from: the output "
-                f"that it promised was rolled back when attempt {attempt} was started from "
-                "something else, so its records would be lost. Start from an older checkpoint or "
-                "a savepoint, which writes them again"
+                f"that it promised was rolled back in attempt {attempt}, which was started from "
+                "something else or aborted it by hand, so its records would be lost. Start from an "
+                "older checkpoint or a savepoint, which writes them again"
             )
 
 

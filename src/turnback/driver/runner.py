@@ -253,6 +253,7 @@ class JobRunner:
             abandoned=abandoned_output(log, self._info.job_id, own),
             started=self.spec.started,
             goes_on=matched is not None and matched.goes_on,
+            commits_every_epoch=self.spec.settings.commits_every_epoch,
         )
 
     def _begin(self, attempt: int, matched: Matched | None) -> None:

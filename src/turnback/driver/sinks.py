@@ -48,6 +48,22 @@ class _OtherJobs:
         return sum(map(len, log.uncommitted(point.manifest).values()))
 
 
+class _PromisedOutput:
+    """What the log of the job says, if its sinks commit nothing without a checkpoint."""
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self._directory = directory
+
+    def newest_epoch(self, attempt: int) -> int | None:
+        started = self._directory.attempt(attempt)
+        if started is None:
+            # An attempt is recorded before it writes anything; those of old ones are dropped.
+            return 0 if attempt > max(self._directory.attempts(), default=0) else None
+        if started.commits_every_epoch is not False:
+            return None
+        return CheckpointLog(self._directory.storage).newest_epoch(attempt)
+
+
 def committer_context(
     directory: JobDirectory,
     job_id: str,
@@ -72,6 +88,7 @@ def committer_context(
         nonce=fence.nonce if fence is not None else "",
         attempts=CheckpointLog(directory.storage),
         other_jobs=_OtherJobs(options),
+        promised=_PromisedOutput(directory),
     )
 
 

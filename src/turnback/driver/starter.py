@@ -139,9 +139,15 @@ class Starter:
         return replace(matched, is_over=snapshot.drained and not point.goes_on)
 
     def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> Matched:
-        """Match a snapshot, unless that was done when the start was checked."""
-        if self._checked is not None and self._checked.snapshot == snapshot:
-            return self._checked
+        """Match a snapshot, unless that was done when the start was checked.
+
+        The job may have been created since then, by another driver, and the checkpoint be its own.
+        """
+        checked = self._checked
+        if checked is None or checked.snapshot != snapshot:
+            return self.match(snapshot, job_id, known=known)
+        if checked.own == snapshot.own_checkpoint(self._storage, job_id):
+            return checked
         return self.match(snapshot, job_id, known=known)
 
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:

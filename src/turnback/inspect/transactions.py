@@ -23,6 +23,7 @@ from turnback.core.errors import (
     SinkError,
     TurnbackError,
 )
+from turnback.driver.matched import abandoned_output
 from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
@@ -131,7 +132,7 @@ def settle(
     manifest = _manifest_to_commit(log, job.directory)
     pending = dict(manifest.transactions) if manifest else {}
     usable = _usable_sinks(job, pending, recorded_sinks(job.directory), dict(sinks or {}))
-    # No attempt is recorded for this fence, so the job goes on from what it would have before.
+    # The job goes on from what it would have before, whether or not an attempt is recorded.
     fence = log.fence(
         job=info.job,
         job_id=info.job_id,
@@ -167,6 +168,8 @@ def settle(
     if action is Action.COMMIT:
         settle_each(commit, _AGAIN)
     if manifest is not None:
+        if action is Action.ABORT:
+            _record_abandoned(job, info, log, manifest)
         log.record_commit(manifest.number)
     if action is Action.COMMIT:
         settle_each(roll_back_leftovers, _AGAIN)
@@ -177,6 +180,23 @@ def settle(
         checkpoint=manifest.number if manifest else None,
         transactions={uid: len(prepared) for uid, prepared in pending.items()},
     )
+
+
+def _record_abandoned(job: Job, info: JobInfo, log: CheckpointLog, manifest: Manifest) -> None:
+    """Record which other checkpoints have promised what is about to be rolled back.
+
+    Whoever aborts knows that the job goes on without it from `manifest`. A start from an older one,
+    to write it again, would go on without it as well.
+    """
+    abandoned = abandoned_output(log, info.job_id, manifest)
+    point = resume_point(log, job.directory)
+    if abandoned and point is not None:
+        job.directory.record_attempt(
+            log.own_fence.attempt,
+            checkpoint=manifest.number,
+            abandoned=abandoned,
+            goes_on=point.goes_on,
+        )
 
 
 def _info(job: Job) -> JobInfo:

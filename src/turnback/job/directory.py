@@ -80,6 +80,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
         abandoned: The job's own checkpoints whose promised output was rolled back because the
             attempt did not start from them.
         goes_on: Whether it goes on from a checkpoint in which event time had ended.
+        commits_every_epoch: Whether sinks commit without a checkpoint; None in older records.
     """
 
     attempt: int
@@ -90,6 +91,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     started: StartedProgram | None = None
     abandoned: tuple[int, ...] = ()
     goes_on: bool = False
+    commits_every_epoch: bool | None = None
 
 
 def _script_path(digest: str) -> str:
@@ -190,6 +192,7 @@ class JobDirectory:
         started: StartedProgram | None = None,
         abandoned: tuple[int, ...] = (),
         goes_on: bool = False,
+        commits_every_epoch: bool | None = None,
     ) -> None:
         """Record what an attempt starts from; the records of very old ones are dropped."""
         if started is not None and started.text is not None and started.digest is not None:
@@ -207,6 +210,7 @@ class JobDirectory:
             started,
             abandoned=abandoned,
             goes_on=goes_on,
+            commits_every_epoch=commits_every_epoch,
         )
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
         for old in self.attempts()[:-_MAX_ATTEMPTS]:

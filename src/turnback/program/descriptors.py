@@ -81,7 +81,8 @@ class StateDescriptor:
         definition: What the values stand for, where Turnback keeps them and their type does not
             tell; see `StateSchema`.
         accumulators: By field of the value, what makes the accumulator that it is; None if only
-            the type is known. Accumulators of something else are not taken over.
+            the type is known. Under the empty name, what the value as a whole is. Accumulators of
+            something else are not taken over.
     """
 
     kind: ClassVar[str]

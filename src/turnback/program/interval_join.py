@@ -31,10 +31,10 @@ class Interval:
         """How much later the left one is than the right one."""
         return Interval(-self.upper_ms, -self.lower_ms)
 
-    @property
-    def wait_ms(self) -> int:
-        """For how long after an element its partners can come."""
-        return max(self.upper_ms, 0)
+    def gone_at(self, time: int) -> int:
+        """The watermark at which an element of this time has no partner to come any more."""
+        # One exactly at the watermark is not late, so partners are kept a moment longer.
+        return time + max(self.upper_ms, 0) + 1
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,15 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         """Forget the elements that no partner can come for any more."""
         interval = self._plan.interval
         for held, each in ((self._left, interval), (self._right, interval.reversed())):
-            for time in [time for time in held if time + each.wait_ms < timestamp]:
-                held.remove(time)
+            kept = []
+            for time in held:
+                if each.gone_at(time) <= timestamp:
+                    held.remove(time)
+                else:
+                    kept.append(time)
+            if kept and min(kept) < timestamp:
+                # The timer may be its own, from a time when the interval was shorter.
+                ctx.timer_service().register_event_time_timer(each.gone_at(min(kept)))
 
     def _time(self, ctx: Any) -> int:
         time: int | None = ctx.timestamp()
@@ -140,8 +147,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
 
     def _keep(self, held: Any, time: int, value: Any, interval: Interval, ctx: Any) -> None:
         held.put(time, [*(held.get(time) or ()), value])
-        # An element exactly at the watermark is not late, so partners are kept a moment longer.
-        ctx.timer_service().register_event_time_timer(time + interval.wait_ms + 1)
+        ctx.timer_service().register_event_time_timer(interval.gone_at(time))
 
 
 def _partners(held: Any, time: int, interval: Interval) -> list[tuple[int, Any]]:

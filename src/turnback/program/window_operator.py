@@ -35,6 +35,7 @@ WINDOWS = "windows"
 ELEMENTS = "window.elements"
 TRIGGERS = "window.triggers"
 ALARMS = "window.alarms"
+PLACES = "window.places"
 _WINDOW = RowTypeInfo(("start", "end"), (Types.LONG(), Types.LONG()))
 TIMER_NAMES = Types.LIST(_WINDOW)
 """What a timer of windows holds: the windows that it is for."""
@@ -183,6 +184,9 @@ class WindowOperator(KeyedProcessFunction):
     A window is known, which is an entry of `windows`, from its first element until it is
     forgotten, also while it is empty because it was purged. Timers name the windows that they are
     for, so however many windows are open, each is found without a search.
+
+    The elements of a session stay where they are while it grows: under the bounds of the first
+    window that it was, which `places` has.
     """
 
     def __init__(self, plan: WindowPlan) -> None:
@@ -198,9 +202,13 @@ class WindowOperator(KeyedProcessFunction):
     def stored_windows(self) -> WindowedStateDescriptor:
         """The state with an entry for each window: what it has come to, or how many elements."""
         plan = self._plan
-        folded = None if plan.keeps_elements or plan.folding is None else plan.folding.type
-        made_by = None if folded is None or plan.folding is None else plan.folding.definition
-        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, folded or Types.LONG())
+        type_ = Types.LONG()
+        # A count of elements could be taken for a sum of them, and the other way round.
+        made_by = {"": "the elements of each window"}
+        if plan.folding is not None and not plan.keeps_elements:
+            type_ = plan.folding.type
+            made_by = {"": "one value of each window", **(plan.folding.definition or {})}
+        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, type_)
         return stored.defined_as(plan.assigner.definition()).accumulated_by(made_by)
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -224,6 +232,10 @@ class WindowOperator(KeyedProcessFunction):
             element = RowTypeInfo(("time", "element"), (Types.LONG(), plan.element_type))
             self._elements = runtime_context.get_map_state(
                 WindowedStateDescriptor(ELEMENTS, _POSITION, element)
+            )
+        if plan.keeps_elements and plan.assigner.merges:
+            self._places = runtime_context.get_map_state(
+                WindowedStateDescriptor(PLACES, _WINDOW, _WINDOW)
             )
 
     def close(self) -> None:
@@ -251,7 +263,7 @@ class WindowOperator(KeyedProcessFunction):
             trigger_context = _Context(self, window, ctx)
             result = plan.trigger.on_element(value, time, window, trigger_context)
             self._act(result, window, ctx, out)
-            self._register_cleanup(window, ctx)
+            self._register_timers(window, ctx)
         # An element may belong to no window at all, between windows that slide by more than their
         # size. As in Flink, it is late only if event time has passed it.
         is_late = by_event_time and not is_taken and time + plan.lateness_ms <= watermark
@@ -271,7 +283,10 @@ class WindowOperator(KeyedProcessFunction):
                 self._alarms.remove(alarm)
             if not self._is_known(window):
                 continue  # its trigger has not deleted what it had set
-            if is_alarm:
+            # Also if the trigger has set no timer for the end of the window: the one before an
+            # upgrade may not have needed it.
+            is_end = domain is self._domain and timestamp == window.max_timestamp()
+            if is_alarm or is_end:
                 result = on_time(timestamp, window, _Context(self, window, ctx))
                 self._act(result, window, ctx, out)
             if domain is not self._domain:
@@ -282,7 +297,7 @@ class WindowOperator(KeyedProcessFunction):
                 self._forget(window, ctx)
             else:
                 # The timer may be from a time when the allowed lateness was less.
-                self._register_cleanup(window, ctx)
+                self._register_timers(window, ctx)
         return out
 
     def _windows_of_timer(self, timestamp: int, ctx: Any) -> list[TimeWindow]:
@@ -317,7 +332,7 @@ class WindowOperator(KeyedProcessFunction):
         plan = self._plan
         if plan.keeps_elements:
             count = self._windows.get(tuple(window)) or 0
-            self._elements.put((*window, count), (time, value))
+            self._elements.put((*self._place(window), count), (time, value))
             self._windows.put(tuple(window), count + 1)
             return
         assert plan.folding is not None
@@ -327,8 +342,15 @@ class WindowOperator(KeyedProcessFunction):
 
     def _held(self, window: TimeWindow) -> list[tuple[int, Any]]:
         count = self._windows.get(tuple(window)) or 0
-        rows = [self._elements.get((*window, number)) for number in range(count)]
+        place = self._place(window)
+        rows = [self._elements.get((*place, number)) for number in range(count)]
         return [(row[0], row[1]) for row in rows]
+
+    def _place(self, window: TimeWindow) -> tuple[int, int]:
+        """The window under which the elements of a window are."""
+        if not self._plan.assigner.merges:
+            return window
+        return self._places.get(tuple(window)) or window
 
     def _act(self, result: TriggerResult, window: TimeWindow, ctx: Any, out: Emissions) -> None:
         if result.is_fire():
@@ -378,8 +400,9 @@ class WindowOperator(KeyedProcessFunction):
 
     def _remove_elements(self, window: TimeWindow) -> None:
         if self._plan.keeps_elements:
+            place = self._place(window)
             for number in range(self._windows.get(tuple(window)) or 0):
-                self._elements.remove((*window, number))
+                self._elements.remove((*place, number))
 
     # -- time
 
@@ -398,20 +421,30 @@ class WindowOperator(KeyedProcessFunction):
         """The timer with which a window is forgotten."""
         return self._domain, self._gone_at(window)
 
-    def _register_cleanup(self, window: TimeWindow, ctx: Any) -> None:
-        domain, time = self.cleanup_timer(window)
-        if time != MAX_TIME:
-            ctx.timer_service().register_named(domain, time, tuple(window))
+    def _register_timers(self, window: TimeWindow, ctx: Any) -> None:
+        """Register when a window ends, unless that is past, and when it is forgotten."""
+        service = ctx.timer_service()
+        domain, gone_at = self.cleanup_timer(window)
+        if gone_at == MAX_TIME:
+            return
+        service.register_named(domain, gone_at, tuple(window))
+        end = window.max_timestamp()
+        if end != gone_at and end > service.current_watermark():
+            service.register_named(domain, end, tuple(window))
 
     def _forget(self, window: TimeWindow, ctx: Any) -> None:
         self._plan.trigger.clear(window, _Context(self, window, ctx))
         self._remove_elements(window)
         self._windows.remove(tuple(window))
+        if self._plan.keeps_elements and self._plan.assigner.merges:
+            self._places.remove(tuple(window))
         for entry in self._triggers.of_window(window):
             self._triggers.remove(entry)
         if self._states is not None:
             self._states.forget(window)
-        ctx.timer_service().delete_named(*self.cleanup_timer(window), tuple(window))
+        domain, gone_at = self.cleanup_timer(window)
+        for time in {gone_at, window.max_timestamp()}:
+            ctx.timer_service().delete_named(domain, time, tuple(window))
 
     def _merged(self, window: TimeWindow, ctx: Any) -> TimeWindow:
         """The window that a new one becomes together with those it touches."""
@@ -427,8 +460,7 @@ class WindowOperator(KeyedProcessFunction):
         if not others:
             return whole
         if self._plan.keeps_elements:
-            elements = [each for old in touching for each in self._held(old)]
-            self._replace(whole, elements)
+            self._merge_elements(touching, whole)
         else:
             self._windows.put(tuple(whole), self._merged_value(touching))
         context = _Context(self, whole, ctx, others)
@@ -436,6 +468,21 @@ class WindowOperator(KeyedProcessFunction):
         for old in others:
             self._forget(old, ctx)
         return whole
+
+    def _merge_elements(self, windows: Sequence[TimeWindow], whole: TimeWindow) -> None:
+        """Give the elements of some windows to one; those of the first stay where they are."""
+        first, *others = windows
+        place, count = self._place(first), self._windows.get(tuple(first)) or 0
+        for window in others:
+            elements = self._held(window)
+            self._remove_elements(window)
+            self._windows.put(tuple(window), 0)
+            for number, element in enumerate(elements, start=count):
+                self._elements.put((*place, number), element)
+            count += len(elements)
+        self._windows.put(tuple(first), 0)
+        self._windows.put(tuple(whole), count)
+        self._places.put(tuple(whole), tuple(place))
 
     def _merged_value(self, windows: Iterable[TimeWindow]) -> Any:
         """What some windows have come to together; None if all of them are empty."""

@@ -100,6 +100,16 @@ class AttemptHistory(Protocol):
         """Which driver had an attempt; None if the job directory has no such attempt."""
 
 
+class PromisedOutput(Protocol):
+    """What the checkpoints of a job directory have promised."""
+
+    def newest_epoch(self, attempt: int) -> int | None:
+        """The newest epoch of an attempt whose output a checkpoint has promised; 0 if none has.
+
+        None if that cannot be told: the attempt commits every epoch, or its checkpoints are gone.
+        """
+
+
 class OtherJobs(Protocol):
     """What can be learned of the job that owns a target."""
 
@@ -130,6 +140,7 @@ class CommitterContext:
         nonce: Which driver runs this attempt, as in `WriterContext`; empty before the start.
         attempts: The attempts that the job directory knows of. None where they are not known.
         other_jobs: What can be learned of the job that owns a target. None where nothing can.
+        promised: What the checkpoints of the job have promised. None where that is not known.
     """
 
     job: str
@@ -143,6 +154,7 @@ class CommitterContext:
     nonce: str = ""
     attempts: AttemptHistory | None = None
     other_jobs: OtherJobs | None = None
+    promised: PromisedOutput | None = None
 
     @property
     def directory_id(self) -> str:
@@ -174,6 +186,35 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if ctx.take_over:
         return
     raise unknown_output(ctx, attempt, target)
+
+
+def promised_version(ctx: CommitterContext, version: int) -> int:
+    """A version that a target remembers, or the newest before it that a checkpoint has promised.
+
+    They differ if the job directory was restored from a backup that was made while the attempt ran:
+    it knows of the attempt, and of nothing that it has written since. Ask the target first: what it
+    has, was promised before. 0 if the attempt has promised nothing: what earlier ones have promised
+    may have been rolled back before the target got that version.
+    """
+    attempt = attempt_of(version)
+    newest = ctx.promised.newest_epoch(attempt) if ctx.promised is not None and attempt else None
+    if newest is None:
+        return version
+    return min(version, version_of(attempt, newest)) if newest else 0
+
+
+def require_promised(ctx: CommitterContext, version: int, target: str) -> None:
+    """Refuse to write to a target with output that no checkpoint of this job has promised.
+
+    Call it when a target is claimed, with the version that it remembers of this sink, after
+    `require_known_attempt`.
+
+    Raises:
+        ConfigurationError: The job directory was restored from a backup, and the user does not
+            allow to take the target over.
+    """
+    if not ctx.take_over and promised_version(ctx, version) < version:
+        raise unknown_output(ctx, attempt_of(version), target)
 
 
 def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:

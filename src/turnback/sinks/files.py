@@ -19,7 +19,10 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     name_sink,
+    promised_version,
     require_known_attempt,
+    require_promised,
+    version_of,
 )
 from turnback.sinks.formats import FORMATS, FileWriter
 from turnback.sinks.identity import SinkIdentity
@@ -55,7 +58,7 @@ class FileCommitter:
             make_directories(home, Access.UMASK)
         self._check_inside(home)
         self._ownership = _ownership(root, ctx)
-        self._published = PublishRecord(root, ctx.attempt, ctx.nonce)
+        self._published = PublishRecord(root, ctx.attempt)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Rename files into place; one that is there already, or was and was taken, is done.
@@ -202,6 +205,61 @@ class FileCommitter:
             raise SinkError(f"{self._name}: cannot {what} {path}: {why}") from error
 
 
+class _KnownFiles:
+    """What a sink has published, against what its job directory knows of.
+
+    Without a job directory, or before the job exists, nothing is checked.
+    """
+
+    def __init__(self, root: Path, ctx: CommitterContext) -> None:
+        self._root, self._ctx = root, ctx
+        self._published = PublishRecord(root, ctx.attempt)
+
+    def check(self) -> None:
+        """Refuse a directory with files that a restored job directory does not know of.
+
+        Raises:
+            ConfigurationError: There are some, and the user does not allow to take it over.
+            FencedError: A newer attempt of this job has published files.
+        """
+        newest = self._newest()
+        if newest is not None:
+            attempt, epoch = newest
+            require_known_attempt(self._ctx, attempt, "", str(self._root))
+            require_promised(self._ctx, version_of(attempt, epoch), str(self._root))
+
+    def forget_others(self) -> None:
+        """Let the job go on with what is there: what it does not know of, it writes again."""
+        while (newest := self._newest()) is not None:
+            attempt, epoch = newest
+            version = version_of(attempt, epoch)
+            known = promised_version(self._ctx, version)
+            if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
+                self._cut(attempt, None)
+                continue
+            if known < version:
+                self._cut(attempt, known - version_of(attempt, 0) if known else None)
+            return
+
+    def _newest(self) -> tuple[int, int] | None:
+        if not self._ctx.directory_id or not self._ctx.job_id:
+            return None
+        try:
+            return self._published.newest(SinkIdentity.of(self._ctx).home)
+        except (OSError, StorageError) as error:
+            raise self._failed("read", error) from error
+
+    def _cut(self, attempt: int, epoch: int | None) -> None:
+        try:
+            self._published.cut(SinkIdentity.of(self._ctx).home, attempt, epoch)
+        except (OSError, StorageError) as error:
+            raise self._failed("change", error) from error
+
+    def _failed(self, what: str, error: Exception) -> SinkError:
+        name = name_sink(self._ctx.job, self._ctx.uid)
+        return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
+
+
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
     return Ownership(LocalStorage(root, Access.UMASK), str(root), ctx)
 
@@ -278,38 +336,13 @@ class FileSink(Sink):
     def check_claim(self, ctx: CommitterContext) -> None:
         _check_directory(self.path)
         _ownership(self.path, ctx).check_claim()
-        self._check_publishers(ctx)
+        _KnownFiles(self.path, ctx).check()
 
     def claim(self, ctx: CommitterContext) -> None:
         self.check_claim(ctx)
         _ownership(self.path, ctx).claim()
-        self._forget_strangers(ctx)
-
-    def _check_publishers(self, ctx: CommitterContext) -> None:
-        """Refuse a directory with output of attempts that the job directory does not know."""
-        for attempt, nonce in self._publishers(ctx).items():
-            require_known_attempt(ctx, attempt, nonce, str(self.path))
-
-    def _forget_strangers(self, ctx: CommitterContext) -> None:
-        """Go on with the output of such attempts, if that is allowed."""
-        if not ctx.take_over or ctx.attempts is None:
-            return
-        found = self._publishers(ctx).items()
-        unknown = [attempt for attempt, nonce in found if ctx.attempts.nonce_of(attempt) != nonce]
-        if unknown:
-            record = PublishRecord(self.path, ctx.attempt)
-            record.forget_publishers(SinkIdentity.of(ctx).home, unknown)
-
-    def _publishers(self, ctx: CommitterContext) -> dict[int, str]:
-        if not ctx.job_id:
-            return {}  # a new job has published nothing
-        try:
-            return PublishRecord(self.path, ctx.attempt).publishers(SinkIdentity.of(ctx).home)
-        except (OSError, StorageError) as error:
-            name = name_sink(ctx.job, ctx.uid)
-            raise SinkError(
-                f"{name}: what was published in {self.path} cannot be read: {error}"
-            ) from error
+        if ctx.take_over:
+            _KnownFiles(self.path, ctx).forget_others()
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Rename files into place; creates the directories, so a bad path fails at the start."""

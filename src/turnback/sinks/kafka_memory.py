@@ -88,11 +88,16 @@ class KafkaMemory(KafkaClient):
         """All topics that the user may see."""
         return sorted(self._metadata(None))
 
-    def find(self, name: str) -> Remembered | None:
+    def find(self, name: str, *, settled: bool) -> Remembered | None:
         """The newest note under a name.
 
-        An open transaction of another sink hides what is behind it. That matters only if there is
+        An open transaction of any sink hides what is behind it. That matters only if there is
         something under this name.
+
+        Args:
+            name: The name.
+            settled: Whether to wait for what is hidden under this name. It may be in a transaction
+                that lasts until somebody makes a producer of the same transactional id.
 
         Raises:
             SinkError: A transaction has hidden a note for too long.
@@ -105,7 +110,7 @@ class KafkaMemory(KafkaClient):
                 end = self._end(levels.READ_UNCOMMITTED)
                 stable = self._end(levels.READ_COMMITTED)
                 notes = [v for k, v in self._read(self._consumer, 0, stable) if k == key and v]
-                if not self._has_hidden(key, stable, end):
+                if not settled or not self._has_hidden(key, stable, end):
                     break
                 if time.monotonic() > until:
                     raise SinkError(
@@ -253,7 +258,7 @@ class KafkaRegister(KafkaClient):
         with self.failures("read how far it is"):
             found = self._of_group(self._places, settled)
         if not found and self._memory.usable:
-            kept = self._memory.find(self.group)
+            kept = self._memory.find(self.group, settled=settled)
             found = [kept] if kept is not None else []
         return sorted(found)
 

@@ -28,6 +28,7 @@ from turnback.sinks.base import (
     attempt_of,
     canonical_directory,
     name_sink,
+    promised_version,
     require_known_attempt,
     require_newest_attempt,
 )
@@ -186,11 +187,12 @@ class TransactionalDelivery(WriteAheadSink):
         note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
-        return not _knows(ctx, attempt_of(found.number), note.nonce)
+        is_known = _knows(ctx, attempt_of(found.number), note.nonce)
+        return not is_known or promised_version(ctx, found.number) < found.number
 
     def open(self, ctx: CommitterContext) -> None:
-        self.close()
         self._claimant = ctx
+        self._registers = {}  # of this attempt: one before may still publish
         self._memory = KafkaMemory(self._cluster, name_sink(ctx.job, ctx.uid), create=False)
         self._owner = self._owner_register(self._memory)
         self._producer = self._new_producer()
@@ -262,6 +264,7 @@ class TransactionalDelivery(WriteAheadSink):
         self._owner = None
         self._memory = None
         self._registers.clear()
+        self._forgotten.clear()
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         """Describe what a task has staged, with its topics and whose readers wait just now."""
@@ -392,20 +395,25 @@ class TransactionalDelivery(WriteAheadSink):
             return
         storage = storage_of(ctx.storage)
         path = f"{JobDirectory.sink_path(ctx.uid)}/kafka-{path_segment(ctx.job_id)}"
+        mark = f"{register.group} {ctx.directory_id}"
         try:
-            storage.get(path)
+            found = storage.get(path).decode()
         except NotFoundError:
-            if self._found(register, ctx) is None:
-                nothing = Remembered(0, _encode(KafkaProgress(ctx.directory_id)))
-                self._write_once(
-                    "record that nothing is published yet",
-                    lambda: self._found(register, ctx) is not None,
-                    lambda: ((), [(register, nothing)]),
-                )
-            storage.put(path, register.group.encode())
-        else:
-            if self._found(register, ctx) is None:
+            found = ""
+        is_known = self._found(register, ctx) is not None
+        # Earlier versions of Turnback did not note the directory, of which there may be a copy.
+        if found in (mark, register.group):
+            if not is_known:
                 self._forgotten.add(register.group)
+            return
+        if not is_known:
+            nothing = Remembered(0, _encode(KafkaProgress(ctx.directory_id)))
+            self._write_once(
+                "record that nothing is published yet",
+                lambda: self._found(register, ctx) is not None,
+                lambda: ((), [(register, nothing)]),
+            )
+        storage.put(path, mark.encode())
 
     def _owner_register(self, memory: KafkaMemory) -> KafkaRegister:
         return KafkaRegister(memory, f"turnback.{self.prefix}", self._topics[0])
@@ -413,11 +421,28 @@ class TransactionalDelivery(WriteAheadSink):
     def _check_owner(
         self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
     ) -> bool:
-        """Whether the prefix is this job's since before; refuses one that somebody else has."""
+        """Whether the prefix is this job's since before; refuses one that somebody else has.
+
+        What is not settled may be about to change: a transaction shows a moment after its commit.
+        So nothing is refused for it, unless it stays.
+        """
         if ctx.job_directory is None:
             return True
-        here = canonical_directory(ctx.job_directory)
         found = register.get_anywhere(settled=settled)
+        try:
+            return self._is_mine(found, ctx)
+        except TurnbackError as refusal:
+            if settled:
+                raise
+            try:
+                found = register.get_anywhere(settled=True)
+            except SinkError:
+                raise refusal from None
+        return self._is_mine(found, ctx)
+
+    def _is_mine(self, found: Sequence[Remembered], ctx: CommitterContext) -> bool:
+        assert ctx.job_directory is not None
+        here = canonical_directory(ctx.job_directory)
         for remembered in found:
             owner = _decode(remembered.note, _UNKNOWN)
             if owner is _UNKNOWN or canonical_directory(owner.directory) != here:
@@ -492,6 +517,9 @@ class TransactionalDelivery(WriteAheadSink):
     def __getstate__(self) -> dict[str, Any]:
         nothing = dict.fromkeys(("_claimant", "_producer", "_memory", "_owner"))
         return {**self.__dict__, **nothing, "_registers": {}}
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self._cluster.servers!r}, {', '.join(self._topics)!r}, {self.prefix!r})"
 
 
 _UNKNOWN = PrefixOwner("", "", "")

@@ -329,6 +329,11 @@ class RedisSink(IdempotentSink):
                 f"{self!r}: the stream has no column beside the key {', '.join(self.key)}; name "
                 "what to store with values"
             )
+        if self.layout == "hash" and _VERSION_FIELD in values:
+            raise ConfigurationError(
+                f"{self!r}: the field {_VERSION_FIELD!r} of each hash is Turnback's own; give the "
+                "column another name, or leave it out of values"
+            )
         return values
 
     def _key_texts(self, arrow: pa.RecordBatch, ctx: WriterContext) -> list[str]:

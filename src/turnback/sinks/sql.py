@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -10,6 +11,7 @@ import msgspec
 
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import (
+    ClosingCommitter,
     Committer,
     CommitterContext,
     Sink,
@@ -33,6 +35,7 @@ from turnback.sinks.sql_rows import DriverConnection, PreparedRows, PublishedRow
 from turnback.types.columns import stream_columns
 from turnback.types.typeinfo import TypeInfo
 
+_LOG = logging.getLogger(__name__)
 EXACTLY_ONCE, UPSERT = "exactly-once", "upsert"
 _PRUNE_EVERY = 256
 
@@ -213,10 +216,12 @@ class SqlCommitter:
         inner: PreparedRows | PublishedRows,
         ctx: CommitterContext,
     ) -> None:
+        self._sink = sink
         self._ctx = ctx
         self._inner, self._committer = inner, inner.committer(ctx)
         self._driver = DriverConnection(sink)
         self._commits = 0
+        self._oldest_marked: int | None = None
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         if not transactions:
@@ -233,9 +238,7 @@ class SqlCommitter:
         self._driver.run(lambda database: self._commit_as_owner(database, transactions))
         rows.roll_back_losers(self._ctx)
         if self._commits % _PRUNE_EVERY == 0:
-            ctx = self._ctx
-            name = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
-            self._driver.run(lambda database: remove_old_markers(database, name))
+            self._remove_old_markers(min(rows.decode(t, self._ctx).version for t in transactions))
 
     def _commit_as_owner(self, database: Database, transactions: Sequence[bytes]) -> None:
         """Commit prepared transactions, by another connection, while nobody can take over."""
@@ -244,15 +247,53 @@ class SqlCommitter:
         self._committer.commit(transactions)
         database.commit()
 
+    def _remove_old_markers(self, oldest: int) -> None:
+        """Remove markers from before what was committed when this was called last.
+
+        What was committed just now, from the version `oldest` on, may be asked for again: that it
+        is done is not recorded yet.
+        """
+        before = self._oldest_marked
+        self._oldest_marked = oldest
+        ctx = self._ctx
+        name = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
+        if before is not None:
+            self._driver.run(lambda database: remove_old_markers(database, name, before))
+
     def abort(self, transactions: Sequence[bytes]) -> None:
         self._committer.abort(transactions)
 
     def recover(self, pending: Sequence[bytes]) -> None:
         self.commit(pending)
         self._committer.recover(())
+        if isinstance(self._inner, PublishedRows):
+            self._roll_back_prepared()
+
+    def _roll_back_prepared(self) -> None:
+        """Roll back what sinks of this job have prepared before their mode was changed.
+
+        Such rows are locked, and the first one that is to be updated would wait for ever.
+        """
+        rows = PreparedRows(self._sink)
+        try:
+            if self._may_list_prepared(rows):
+                rows.committer(self._ctx).recover(())
+        finally:
+            rows.close()
+
+    def _may_list_prepared(self, rows: PreparedRows) -> bool:
+        """Whether the user may list prepared rows; who may not has never prepared any."""
+        try:
+            rows.dangling(self._ctx)
+        except ConfigurationError as error:
+            _LOG.debug("%s: %s", name_sink(self._ctx.job, self._ctx.uid), error)
+            return False
+        return True
 
     def close(self) -> None:
         self._driver.close()
+        if isinstance(self._committer, ClosingCommitter):
+            self._committer.close()
         self._inner.close()
 
     def discard_others(self, known: Sequence[bytes]) -> None:

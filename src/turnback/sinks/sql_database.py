@@ -373,8 +373,8 @@ def write_marker(database: Database, txn: TransactionId) -> None:
 _MARKED_EPOCHS = 1_000
 
 
-def remove_old_markers(database: Database, sink: str) -> None:
-    """Keep the markers of the newest epochs: older ones are never asked for again."""
+def remove_old_markers(database: Database, sink: str, before: int) -> None:
+    """Remove markers from before a version, except for those of the newest epochs."""
     commits = database.helper("turnback_commits")
     of_sink = f"(sink = %s OR LEFT(sink, {len(sink) + 1}) = %s)"
     names = (sink, f"{sink}:")
@@ -385,5 +385,6 @@ def remove_old_markers(database: Database, sink: str) -> None:
     )
     if oldest:
         database.execute(
-            f"DELETE FROM {commits} WHERE {of_sink} AND version <= %s", (*names, oldest[0][0])
+            f"DELETE FROM {commits} WHERE {of_sink} AND version <= %s AND version < %s",
+            (*names, oldest[0][0], before),
         )

@@ -136,8 +136,14 @@ class TableOwner:
         """Hand nothing over while the owner has output that a checkpoint promises, or may."""
         left = [txn for txn in self._database.prepared() if _is_of(owner, txn)]
         if left:
-            raise self._unsettled(
+            unsettled = self._unsettled(
                 owner, f"it has {len(left)} prepared transactions in {self._database.where}"
+            )
+            # The command above looks for the job where it is recorded to be.
+            raise ConfigurationError(
+                f"{unsettled}. If its directory was moved, move it back for that; if that job is "
+                "gone for good, roll them back in the database, the first of them is "
+                f"{left[0].name!r}"
             )
         if self._ctx.other_jobs is None:
             return

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     CommitterContext,
     attempt_of,
+    promised_version,
     require_known_attempt,
+    require_promised,
     version_of,
 )
 from turnback.sinks.sql_database import (
@@ -46,7 +48,10 @@ class SinkProgress:
         self._where = f"table {database.target!r} in {database.where}"
 
     def read(self, *, hold: bool = False) -> Progress:
-        """Return what is recorded; with `hold` other drivers wait until the transaction ends."""
+        """Return what is recorded; with `hold` other drivers wait until the transaction ends.
+
+        Only what is there can be held: see `create`.
+        """
         before = name_without_directory(self._ctx.job_id, self._ctx.uid)
         rows = self._database.query(
             f"SELECT sink, version, nonce FROM {self._table} WHERE sink IN (%s, %s)"
@@ -55,6 +60,26 @@ class SinkProgress:
         )
         found = {sink: Progress(int(version), nonce or "") for sink, version, nonce in rows}
         return found.get(self._sink) or found.get(before) or Progress()
+
+    def create(self) -> None:
+        """Make sure that there is a record, before the transaction that is to hold it.
+
+        What is not there cannot be locked, and two drivers would both be the first to write it.
+        """
+        if self._exists():
+            return
+        done = self.read()
+        try:
+            self._insert(done.version, done.nonce)
+        except SinkError:
+            # Of two drivers that come at once, one has created it.
+            if not self._exists():
+                raise
+
+    def _exists(self) -> bool:
+        return bool(
+            self._database.query(f"SELECT 1 FROM {self._table} WHERE sink = %s", (self._sink,))
+        )
 
     def known(self, *, hold: bool = False) -> Progress:
         """Return what is recorded, and refuse it if the job directory does not know of it.
@@ -78,6 +103,7 @@ class SinkProgress:
             FencedError: A newer attempt of this job has written to the table.
             ConfigurationError: The job directory is older than the table.
         """
+        self.create()
         self._database.begin()
         done = self.known(hold=True)
         if attempt_of(done.version) < self._ctx.attempt:
@@ -95,6 +121,8 @@ class SinkProgress:
         """
         if self._database.has_column("turnback_progress", "nonce"):
             self.known()
+        if prepares and self._database.has_table("turnback_commits"):
+            require_promised(self._ctx, self._newest_marked()[0], self._where)
         for txn in self._prepared_by_job() if prepares else ():
             nonce = known_nonce(self._ctx, txn)
             if nonce != "":
@@ -105,11 +133,42 @@ class SinkProgress:
 
         What they have prepared is in no checkpoint that this job directory has.
         """
-        if not self._is_known(self.read()):
+        done = self.read()
+        if not self._is_known(done) or promised_version(self._ctx, done.version) < done.version:
             self._write(0, "")
+        if prepares:
+            self._forget_markers()
         for txn in self._prepared_by_job() if prepares else ():
             if known_nonce(self._ctx, txn) is None:
                 self._database.roll_back_prepared(txn)
+
+    def _newest_marked(self) -> tuple[int, str]:
+        """The newest version that a known attempt has committed, and what its markers are called.
+
+        Attempts that are not known are refused by what is recorded beside the table.
+        """
+        commits = self._database.helper("turnback_commits")
+        found = self._database.query(
+            f"SELECT sink, max(version) FROM {commits} "
+            f"WHERE (sink = %s OR LEFT(sink, {len(self._sink) + 1}) = %s) GROUP BY sink",
+            (self._sink, f"{self._sink}:"),
+        )
+        for marker, newest in sorted(found, key=lambda row: row[1], reverse=True):
+            nonce = self._nonce_of(attempt_of(newest))
+            if nonce and marker == f"{self._sink}:{mark_of(nonce)}":
+                return int(newest), marker
+        return 0, ""
+
+    def _forget_markers(self) -> None:
+        """Remove markers of what no checkpoint of this job has promised."""
+        newest, marker = self._newest_marked()
+        promised = promised_version(self._ctx, newest)
+        if promised < newest:
+            self._database.execute(
+                f"DELETE FROM {self._database.helper('turnback_commits')} "
+                "WHERE sink = %s AND version > %s",
+                (marker, promised),
+            )
 
     def _is_known(self, done: Progress) -> bool:
         strict = replace(self._ctx, take_over=False)
@@ -137,10 +196,13 @@ class SinkProgress:
             (version, nonce, self._sink),
         )
         if not changed:
-            self._database.execute(
-                f"INSERT INTO {self._table} (sink, version, nonce) VALUES (%s, %s, %s)",
-                (self._sink, version, nonce),
-            )
+            self._insert(version, nonce)
+
+    def _insert(self, version: int, nonce: str) -> None:
+        self._database.execute(
+            f"INSERT INTO {self._table} (sink, version, nonce) VALUES (%s, %s, %s)",
+            (self._sink, version, nonce),
+        )
 
 
 def known_nonce(ctx: CommitterContext, txn: TransactionId) -> str | None:

@@ -344,6 +344,7 @@ class PublishedRows(WriteAheadSink):
         names = [field.column for field in fields]
         columns = ([b.arrow.column(field.position) for field in fields] for b in output.batches())
         progress = SinkProgress(database, ctx)
+        progress.create()
         database.begin()
         # In the same transaction: a former owner or driver that wakes up here writes nothing.
         TableOwner(database, ctx).check(hold=True)
@@ -356,6 +357,9 @@ class PublishedRows(WriteAheadSink):
 
     def close(self) -> None:
         self._driver.close()
+
+    def __repr__(self) -> str:
+        return repr(self._target)
 
 
 class _RehearsingWriter(SinkWriter):

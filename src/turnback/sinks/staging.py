@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -202,16 +202,10 @@ Attempts are kept apart because epochs are counted again when a job turns back.
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What may have been published.
-
-    Attributes:
-        dropped: By attempt, files of these epochs that were rolled back instead.
-        nonces: By attempt that has published something, which driver ran it.
-    """
+    """`dropped` has, by attempt, files of these epochs that were rolled back instead."""
 
     epochs: Epochs
     dropped: dict[int, tuple[str, ...]] = {}
-    nonces: dict[int, str] = {}
 
     def joined(self, other: _Record) -> _Record:
         epochs = dict(self.epochs)
@@ -224,7 +218,6 @@ class _Record(msgspec.Struct, frozen=True):
         return _Record(
             {attempt: epochs[attempt] for attempt in newest},
             {attempt: dropped[attempt] for attempt in newest if attempt in dropped},
-            dict(sorted({**self.nonces, **other.nonces}.items())[-_ATTEMPTS:]),
         )
 
     def covers(self, attempt: int, epoch: int) -> bool:
@@ -238,11 +231,10 @@ class PublishRecord:
     one that was replaced without knowing it cannot turn the record of its successor back.
     """
 
-    def __init__(self, root: Path, attempt: int, nonce: str = "") -> None:
+    def __init__(self, root: Path, attempt: int) -> None:
         self._root = root
         self._storage = LocalStorage(root, Access.UMASK)
         self._attempt = attempt
-        self._nonce = nonce
         self._own: dict[PurePosixPath, _Record] = {}
 
     def covers(self, file: StagedFile) -> bool:
@@ -253,6 +245,21 @@ class PublishRecord:
         rolled_back = file.final in record.dropped.get(file.attempt, ())
         return record.covers(file.attempt, file.epoch) and not rolled_back
 
+    def newest(self, home: PurePosixPath) -> tuple[int, int] | None:
+        """The newest attempt of which files may have been published, and its newest epoch."""
+        return max(self._read(home).epochs.items(), default=None)
+
+    def cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
+        """Forget what the newest attempt has published, after an epoch or, without one, at all."""
+        for path in self._paths(home):
+            record = self._get(path)
+            epochs = dict(record.epochs)
+            known = epochs.pop(attempt, None)
+            if known is not None and epoch is not None:
+                epochs[attempt] = min(known, epoch)
+            data = msgspec.json.encode(_Record(epochs, record.dropped))
+            self._storage.put(path, seal(_PUBLISHED, _PUBLISHED_FORMAT, data))
+
     def extend(self, files: Iterable[StagedFile]) -> None:
         """Record that files are about to be published; if it raises, nothing may be."""
         new: dict[PurePosixPath, _Record] = {}
@@ -260,20 +267,8 @@ class PublishRecord:
             if file.attempt is not None:
                 known = new.get(file.home, _Record({}))
                 new[file.home] = known.joined(_Record({file.attempt: file.epoch}))
-        nonces = {self._attempt: self._nonce} if self._nonce else {}
         for home, record in new.items():
-            self._write(home, record.joined(_Record({}, nonces=nonces)))
-
-    def publishers(self, home: PurePosixPath) -> dict[int, str]:
-        """The attempts that have published something, and which driver ran each."""
-        return self._read(home).nonces
-
-    def forget_publishers(self, home: PurePosixPath, attempts: Collection[int]) -> None:
-        """Forget that these attempts have published, and nothing else."""
-        for path in self._paths(home):
-            record = self._read_file(path)
-            kept = {a: nonce for a, nonce in record.nonces.items() if a not in attempts}
-            self._put(path, msgspec.structs.replace(record, nonces=kept))
+            self._write(home, record)
 
     def drop(self, home: PurePosixPath, files: Iterable[LeftFile]) -> None:
         """Record that staged files are about to be rolled back; if it raises, none may be.
@@ -295,7 +290,9 @@ class PublishRecord:
         joined = known.joined(new)
         if joined == known:
             return
-        self._put(str(home / f"published-{self._attempt}"), joined)
+        path = home / f"published-{self._attempt}"
+        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(joined))
+        self._storage.put(str(path), data)
         self._own[home] = joined
         if first:
             for older, writer in self._paths(home).items():
@@ -307,18 +304,15 @@ class PublishRecord:
             record = _Record({})
             try:
                 for path in self._paths(home):
-                    record = record.joined(self._read_file(path))
+                    record = record.joined(self._get(path))
                 return record
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
 
-    def _read_file(self, path: str) -> _Record:
+    def _get(self, path: str) -> _Record:
         name = f"{self._storage.uri}/{path}"
         _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
         return msgspec.json.decode(body, type=_Record)
-
-    def _put(self, path: str, record: _Record) -> None:
-        self._storage.put(path, seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(record)))
 
     def _paths(self, home: PurePosixPath) -> dict[str, int]:
         """The files there are, and the attempts that wrote them."""

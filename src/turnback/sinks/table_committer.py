@@ -23,7 +23,9 @@ from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, S
 from turnback.sinks.base import (
     CommitterContext,
     name_sink,
+    promised_version,
     require_known_attempt,
+    require_promised,
     version_of,
 )
 from turnback.sinks.identity import SinkIdentity, homes_of, job_home
@@ -130,13 +132,31 @@ def require_known_marks(target: TableTarget, ctx: CommitterContext, place: str) 
     require_known_attempt(ctx, mark.attempt, nonce, place)
 
 
+def require_promised_rows(target: TableTarget, ctx: CommitterContext, place: str) -> None:
+    """Refuse a table with rows of this sink that no checkpoint of its job has promised.
+
+    To be called after `require_known_marks`, when the table is claimed.
+    """
+    mark = target.remembered(SinkIdentity.of(ctx))
+    if mark is not None:
+        require_promised(ctx, mark.version, place)
+
+
 def forget_unknown_marks(target: TableTarget, ctx: CommitterContext, place: str) -> None:
-    """Let a job go on that `require_known_marks` refuses, as its user allows."""
+    """Let a job go on that would be refused for its marks, as its user allows."""
+    own = SinkIdentity.of(ctx)
     target.look()
     try:
         require_known_marks(target, replace(ctx, take_over=False), place)
     except ConfigurationError:
-        target.mark(Mark(SinkIdentity.of(ctx)))
+        target.mark(Mark(own))
+        return
+    mark = target.remembered(own)
+    if mark is None:
+        return
+    promised = promised_version(ctx, mark.version)
+    if promised < mark.version:
+        target.mark(replace(mark, version=promised))
 
 
 class TableCommitter:

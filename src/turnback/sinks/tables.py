@@ -30,6 +30,7 @@ from turnback.sinks.table_committer import (
     TableTarget,
     forget_unknown_marks,
     require_known_marks,
+    require_promised_rows,
 )
 from turnback.sinks.table_compaction import BackgroundCompaction, Compaction, compact_table
 from turnback.sinks.table_files import FileNames, Layout, TableTransaction, TableWriter
@@ -136,6 +137,7 @@ class TableSink(Sink):
         if target.exists():
             target.look()
             require_known_marks(target, ctx, self.place)
+            require_promised_rows(target, ctx, self.place)
 
     def claim(self, ctx: CommitterContext) -> None:
         self.check_claim(ctx)

@@ -29,6 +29,7 @@ from turnback.sinks.base import (
     call_user,
     name_sink,
     require_known_attempt,
+    require_promised,
     unknown_output,
     version_of,
 )
@@ -108,7 +109,8 @@ class WriteAheadSink(Sink):
     2. what was staged is recorded in the checkpoint;
     3. on the driver, when the checkpoint is complete, `published` is called once, then `publish`
        for every epoch above it, in order, while the stream goes on;
-    4. staged files are deleted.
+    4. staged files are deleted, when the job has recorded that they are published: with the next
+       checkpoint, or when the attempt ends.
 
     After a crash anywhere the driver asks the target again; an epoch that was published is not
     published twice, one that was not is published from the staged files, by this or a later
@@ -121,9 +123,10 @@ class WriteAheadSink(Sink):
     A target belongs to one job: override `claim` to record its owner there, or a job and its fork
     will both write to it. `claim` comes before `open`.
 
-    The sink is pickled to the tasks, which use nothing of it. Connections belong on `self`, made
-    in `open` and left out of `__getstate__`. Its methods are called one at a time, but not always
-    from the same thread.
+    The sink is pickled to the tasks, which use nothing of it. On the driver each attempt uses a
+    copy of its own: a `publish` that hangs may outlive its attempt. Connections belong on `self`,
+    made in `open` and left out of `__getstate__`. The methods of one copy are called one at a time,
+    but not always from the same thread.
     """
 
     def open(self, ctx: CommitterContext) -> None:
@@ -181,7 +184,10 @@ class WriteAheadSink(Sink):
         return StagingWriter(ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
-        return WriteAheadCommitter(self, ctx)
+        # Not `copy.copy`, which leaves out what tasks do not get, such as a password.
+        own = object.__new__(type(self))
+        own.__dict__.update(self.__dict__)
+        return WriteAheadCommitter(own, ctx)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -191,9 +197,9 @@ class _Version(msgspec.Struct, frozen=True):
 class VersionRecords:
     """A version that a sink remembers in the job directory.
 
-    Each attempt has a file of its own and the newest of all counts, so that a driver that was
-    replaced without knowing it cannot turn the record of its successor back. Without files where
-    the job keeps its checkpoints in the driver's memory.
+    Each version has a file of its own and the newest of all counts. So neither a driver that was
+    replaced without knowing it nor a write that was given up and comes late turns the record back.
+    Without files where the job keeps its checkpoints in the driver's memory.
     """
 
     def __init__(self, ctx: CommitterContext, name: str) -> None:
@@ -203,7 +209,7 @@ class VersionRecords:
         self._directory = JobDirectory.sink_path(ctx.uid)
         self._attempt = ctx.attempt
         self._name = name
-        self._is_alone = False
+        self._older: list[str] | None = None
 
     def newest(self) -> int:
         """The newest version, 0 if there is none."""
@@ -212,21 +218,23 @@ class VersionRecords:
     def write(self, version: int) -> None:
         if self._storage is None:
             return
-        path = f"{self._directory}/{self._name}-{self._attempt}.json"
+        path = f"{self._directory}/{self._name}-{self._attempt}-{version}.json"
         self._storage.put(path, encode_document(self._name, _FORMAT, _Version(version)))
-        if not self._is_alone:
-            for attempt, older in self._paths().items():
-                if attempt < self._attempt:
-                    self._storage.delete(older)
-        self._is_alone = True
+        if self._older is None:
+            mine = (self._attempt, version)
+            self._older = [other for key, other in self._paths().items() if key < mine]
+        for other in self._older:
+            self._storage.delete(other)
+        self._older = [path]
 
-    def _paths(self) -> dict[int, str]:
+    def _paths(self) -> dict[tuple[int, int], str]:
+        """All records, by attempt and version; earlier versions of Turnback kept one an attempt."""
         if self._storage is None:
             return {}
-        own = re.compile(rf"{self._name}-([1-9][0-9]*)\.json")
+        own = re.compile(rf"{self._name}-([1-9][0-9]*)(?:-([1-9][0-9]*))?\.json")
         paths = self._storage.list(self._directory)
         found = [(own.fullmatch(path.rpartition("/")[2]), path) for path in paths]
-        return {int(match[1]): path for match, path in found if match}
+        return {(int(match[1]), int(match[2] or 0)): path for match, path in found if match}
 
     def _read(self, path: str) -> int:
         assert self._storage is not None
@@ -257,12 +265,16 @@ class WriteAheadCommitter:
         self._records: dict[str, VersionRecords] = {}
         self._name = name_sink(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
+        self._published: list[str] = []
+        """Files of what the last `commit` has published."""
         self._call("open", sink.open, ctx)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
+        self._remove_published()
         tasks = sorted(self._decode(transactions), key=lambda task: task.uid)
         for uid, of_uid in groupby(tasks, key=lambda task: task.uid):
             self._publish(list(of_uid), replace(self._ctx, uid=uid))
+        self._published = [path for task in tasks for path in task.paths]
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for task in self._decode(transactions):
@@ -280,6 +292,7 @@ class WriteAheadCommitter:
         self._staged.delete(file.path for file in staged if file.path not in retained)
 
     def close(self) -> None:
+        self._remove_published()
         self._call("close", self._sink.close)
 
     def _publish(self, tasks: Sequence[StagedTask], ctx: CommitterContext) -> None:
@@ -288,7 +301,7 @@ class WriteAheadCommitter:
         1. ask the target how far it is; it must not remember what this job directory never wrote
         2. make sure that nothing of what it lacks is missing, before anything is written
         3. record how far it is going to be
-        4. publish in order, and remove what is done
+        4. publish in order; the files go with the next call, when the job has recorded it
         """
         done = self._call("published", self._sink.published, ctx)
         if not isinstance(done, int):
@@ -301,11 +314,17 @@ class WriteAheadCommitter:
         self._staged.require(task for task in ordered if task.version > done)
         self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):
-            epoch = tuple(of_epoch)
             if version > done:
-                self._call("publish", self._sink.publish, ctx, self._output(epoch))
-            for task in epoch:
-                self._staged.delete(task.paths)
+                self._call("publish", self._sink.publish, ctx, self._output(tuple(of_epoch)))
+
+    def _remove_published(self) -> None:
+        """Remove what the last `commit` has published, which the job has recorded since.
+
+        Before that, a backup of the job directory would have neither the record nor the files. If
+        it is restored, and the target has forgotten how far it was, it could never be started.
+        """
+        self._staged.delete(self._published)
+        self._published = []
 
     def _require_known(self, ctx: CommitterContext, done: int) -> None:
         """Refuse a target that remembers what this job directory has never begun to publish."""
@@ -316,12 +335,16 @@ class WriteAheadCommitter:
             with self._failures():
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
-        if not begun or done <= begun:  # earlier versions of Turnback have recorded nothing
+        if done <= begun:
             return
         with self._failures():
             accepted = VersionRecords(ctx, _ACCEPTED).newest()
-        if attempt_of(done) > accepted:
+        if attempt_of(done) <= accepted:
+            return
+        if begun:
             raise unknown_output(ctx, attempt_of(done), target)
+        # Nothing was published when the backup was made.
+        require_promised(ctx, done, target)
 
     def _record_begin(self, ctx: CommitterContext, version: int) -> None:
         if version > self._begun[ctx.uid]:

@@ -7,7 +7,7 @@ user's own function, or it is refused by name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -71,9 +71,9 @@ Outcome = Same | Migration | Incompatible
 def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     """Tell what has to be done to read a stored state as the one a program declares."""
     outcome = _evolve_values(stored, descriptor, key)
-    redefined = _redefined(stored.accumulators or {}, descriptor.accumulators or {})
-    if redefined and descriptor.rules.migrate is None:
-        return Incompatible(redefined)
+    changed = _other_accumulators(stored, descriptor)
+    if changed:
+        return Incompatible(_accumulator_problem(stored, changed))
     if isinstance(outcome, Incompatible) or (stored.ttl is None) == (descriptor.ttl is None):
         return outcome
     change = ttl_change(stored.ttl, descriptor_ttl(descriptor))
@@ -82,18 +82,24 @@ def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchem
     return Migration(f"{outcome.why}; {change}", outcome.convert)
 
 
-def _redefined(stored: Mapping[str, str], declared: Mapping[str, str]) -> str | None:
+def _other_accumulators(stored: StateSchema, descriptor: StateDescriptor) -> list[str]:
     """Which accumulators would be taken over by something that they were not made by."""
-    changed = [
-        f"{name!r} was {stored[name]} and is {definition} now"
-        for name, definition in declared.items()
-        if name in stored and stored[name] != definition
+    if descriptor.rules.migrate is not None:
+        return []
+    was = stored.accumulators or {}
+    return [
+        f"{repr(name) if name else 'what it holds'} was {was[name]} and is {definition} now"
+        for name, definition in (descriptor.accumulators or {}).items()
+        if name in was and was[name] != definition
     ]
-    if not changed:
-        return None
+
+
+def _accumulator_problem(stored: StateSchema, changed: Sequence[str]) -> str:
     return (
         f"{'; '.join(changed)}: what has been aggregated so far means something else. Aggregate "
-        f"what it was before; or give it another name, under which it starts anew"
+        f"what it was before; or give it another name, or the operator another uid, under which "
+        f"it starts anew; or drop all that is stored with it knowingly, with "
+        f"allow_non_restored_state=[{stored.uid!r}], so that it starts empty"
     )
 
 
@@ -173,12 +179,18 @@ def _by_user(
 
 def is_redefined(stored: StateSchema, descriptor: StateDescriptor) -> bool:
     """Whether stored values stand for something else than those that a program declares."""
+    return _has_other_definition(stored, descriptor) or bool(
+        _other_accumulators(stored, descriptor)
+    )
+
+
+def _has_other_definition(stored: StateSchema, descriptor: StateDescriptor) -> bool:
     was, now = stored.definition, descriptor.definition
     return was is not None and now is not None and was != now
 
 
 def _definition_problem(stored: StateSchema, descriptor: StateDescriptor) -> str | None:
-    if not is_redefined(stored, descriptor):
+    if not _has_other_definition(stored, descriptor):
         return None
     return (
         f"its definition changed from {stored.definition} to {descriptor.definition}, and what is "

@@ -36,6 +36,7 @@ from turnback.program.window_join import WindowJoinOperator
 from turnback.program.window_operator import (
     ALARMS,
     ELEMENTS,
+    PLACES,
     TRIGGERS,
     WINDOWS,
     WindowOperator,
@@ -51,7 +52,9 @@ Renames = Mapping[Name, Name]
 """Old names, in the snapshot, to new ones, in the program."""
 Allowed = bool | Collection[Name]
 """What of a snapshot may be dropped: all, nothing, or what is named, by its names there."""
-OF_WINDOWS = (ELEMENTS, TRIGGERS, ALARMS, WINDOW_STATE, EVENT_TIMERS, PROCESSING_TIMERS)
+OF_WINDOWS = (
+    ELEMENTS, PLACES, TRIGGERS, ALARMS, WINDOW_STATE, EVENT_TIMERS, PROCESSING_TIMERS,
+)  # fmt: skip
 """States of an operator that mean nothing without its windows."""
 
 
@@ -221,9 +224,8 @@ def _without_idle_definition(state: SavedState) -> SavedState:
     """The same state; one that holds nothing can become that of any definition."""
     if state.rows != 0:
         return state
-    return msgspec.structs.replace(
-        state, schema=msgspec.structs.replace(state.schema, definition=None)
-    )
+    schema = msgspec.structs.replace(state.schema, definition=None, accumulators=None)
+    return msgspec.structs.replace(state, schema=schema)
 
 
 def _match_waiting(

@@ -168,9 +168,11 @@ class Entries:
     Encoded, so that two map keys are the same entry exactly when they are stored as the same one.
 
     Attributes:
-        known: Entries seen or changed; `ABSENT` where there is none.
+        known: Entries seen or changed; `ABSENT` where there is none. Of a whole map, those that are
+            there: what comes and goes within an epoch would else be passed over again and again.
         dirty: Map keys whose entry was changed.
-        whole: The store has nothing that is not in `known`.
+        whole: All that is there is in `known`.
+        in_order: Whether `known` is in the order of the store.
         cleared: Everything stored is gone.
         of_windows: Map keys by the window they begin with, those of removed entries too; None as
             long as nobody has asked.
@@ -179,8 +181,14 @@ class Entries:
     known: dict[bytes, Any] = field(default_factory=dict)
     dirty: dict[bytes, None] = field(default_factory=dict)
     whole: bool = False
+    in_order: bool = False
     cleared: bool = False
     of_windows: dict[tuple[int, int], dict[bytes, None]] | None = None
+
+
+def stored_order(entry: tuple[bytes, Any]) -> bytes:
+    """What entries of a map are sorted by, which begin with their encoded keys."""
+    return component(entry[0])
 
 
 class MapState(KeyedState, Generic[K, V]):
@@ -219,8 +227,14 @@ class MapState(KeyedState, Generic[K, V]):
         if self._changes is not None:
             before = entries.known.get(sub, NOT_THERE)
             self._changes.append((entries, sub, before, sub in entries.dirty))
-        entries.known[sub] = cached
+        known = entries.known
         entries.dirty[sub] = None
+        if entries.whole and cached is ABSENT:
+            known.pop(sub, None)
+            return
+        if entries.in_order and sub not in known:
+            entries.in_order = False
+        known[sub] = cached
 
     def put_all(self, values: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         for key, value in values.items() if isinstance(values, Mapping) else values:
@@ -233,7 +247,7 @@ class MapState(KeyedState, Generic[K, V]):
         return self._find(key) is not ABSENT
 
     def items(self) -> list[tuple[K, V]]:
-        """All entries: stored ones in stored order, then new ones in the order of their puts."""
+        """All entries, in the order of their encoded keys wherever epochs end."""
         decode, value = self._decode_sub, self._value
         return [(decode(sub), value(cached)) for sub, cached in self._all()]
 
@@ -291,7 +305,10 @@ class MapState(KeyedState, Generic[K, V]):
             if not was_dirty:
                 changed.dirty.pop(sub, None)
         if entries is not NOT_THERE:
-            entries.whole = was_whole  # what is not known now may be stored
+            if entries.whole and not was_whole:  # what is not known now may be stored
+                entries.known = dict.fromkeys(entries.dirty, ABSENT) | entries.known
+            entries.whole = was_whole
+            entries.in_order = False
         put_back(self._maps, self._context.key, entries)
 
     def begin(self) -> None:
@@ -316,7 +333,7 @@ class MapState(KeyedState, Generic[K, V]):
                 subs.append(None)
                 values.append(None)
             subs += dirty
-            values += [self._encoded(key, known[sub]) for sub in dirty]
+            values += [self._encoded(key, known.get(sub, ABSENT)) for sub in dirty]
         builder.add(self.schema, groups, keys, subs, values)
 
     def _entries(self) -> Entries:
@@ -335,13 +352,14 @@ class MapState(KeyedState, Generic[K, V]):
             return self._read(entries, sub)
 
     def _read(self, entries: Entries, sub: bytes) -> Any:
+        if entries.whole:
+            return ABSENT
         value = ABSENT
-        if not entries.whole:
-            suffix, wrapped = self._context.current()
-            data = self._context.get(self._prefix + suffix + component(sub))
-            if data is not None:
-                wrapped += wrapped_size(sub)
-                value = self._format.from_bytes(data[wrapped:] if wrapped else data)
+        suffix, wrapped = self._context.current()
+        data = self._context.get(self._prefix + suffix + component(sub))
+        if data is not None:
+            wrapped += wrapped_size(sub)
+            value = self._format.from_bytes(data[wrapped:] if wrapped else data)
         entries.known[sub] = value
         return value
 
@@ -357,14 +375,20 @@ class MapState(KeyedState, Generic[K, V]):
         entries = self._maps.get(self._context.key) or self._new()
         if not entries.whole:
             from_bytes, known = self._format.from_bytes, entries.known
-            stored = {
-                sub: known[sub] if sub in known else from_bytes(data) for sub, data in self._scan()
-            }
-            for sub, value in known.items():
-                stored.setdefault(sub, value)
-            entries.known = stored
-            entries.whole = True
-        return [(sub, value) for sub, value in entries.known.items() if value is not ABSENT]
+            stored = {sub: from_bytes(data) for sub, data in self._scan() if sub not in known}
+            self._complete(entries, stored)
+        if not entries.in_order:
+            # As if all had been stored before: else it would matter where epochs end.
+            entries.known = dict(sorted(entries.known.items(), key=stored_order))
+            entries.in_order = True
+        return list(entries.known.items())
+
+    def _complete(self, entries: Entries, stored: dict[bytes, Any]) -> None:
+        """Take what the store has besides what is known; then all of the map is known."""
+        every = stored | entries.known
+        entries.known = {sub: value for sub, value in every.items() if value is not ABSENT}
+        entries.whole = True
+        entries.in_order = False
 
     def _cached(self, value: Any) -> Any:
         if value is None and self._format.from_cache is None:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from turnback.state.collections import ABSENT, Entries, ListRows, ListState, MapState
+from turnback.state.collections import (
+    ABSENT,
+    Entries,
+    ListRows,
+    ListState,
+    MapState,
+    stored_order,
+)
 from turnback.state.expiry import TIME_BYTES, encode_time, update_time
 from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateTtl, component, wrapped_size
@@ -187,10 +194,10 @@ class ExpiringMapState(_Timed, MapState[K, V]):
         )
 
     def _read(self, entries: Entries, sub: bytes) -> Any:
-        data = None
-        if not entries.whole:
-            suffix, wrapped = self._context.current()
-            data = self._context.get(self._prefix + suffix + component(sub))
+        if entries.whole:
+            return ABSENT
+        suffix, wrapped = self._context.current()
+        data = self._context.get(self._prefix + suffix + component(sub))
         if data is None:
             entries.known[sub] = ABSENT
             return ABSENT
@@ -200,15 +207,13 @@ class ExpiringMapState(_Timed, MapState[K, V]):
         entries = self._entries()
         if entries.whole:
             return super()._all()
-        known = entries.known
-        first = {
-            sub: known[sub] if sub in known else self._seen(entries, sub, data)
-            for sub, data in self._scan()
+        known = dict(entries.known)
+        found = {
+            sub: self._seen(entries, sub, data) for sub, data in self._scan() if sub not in known
         }
-        entries.known = {sub: known[sub] for sub in first} | known
-        entries.whole = True
-        shown = [(sub, first.get(sub, value)) for sub, value in entries.known.items()]
-        return [(sub, value) for sub, value in shown if value is not ABSENT]
+        self._complete(entries, {})
+        shown = (found | known).items()
+        return sorted((each for each in shown if each[1] is not ABSENT), key=stored_order)
 
     def _seen(self, entries: Entries, sub: bytes, data: bytes) -> Any:
         """What the first read of a stored entry gives; later ones find it among the known."""

@@ -63,13 +63,20 @@ class WaitingState(KeyedState):
         if self._limit is not None and time <= self._limit:
             heappush(self.due, (time, self._location(key)[1]))
 
-    def add(self, time: int, element: Any) -> None:
-        """Add an element to the list of the current key at a time, if it is not in it."""
+    def add(self, time: int, element: Any, *, aside: bool = False) -> None:
+        """Add an element to the list of the current key at a time, if it is not in it.
+
+        Args:
+            time: The time.
+            element: What is added.
+            aside: Whether the list is not to be taken before the next `open`.
+        """
         known = self._known.get((self._context.key, time))
         if known is not None and element in known:
             return
         held = self.get(time) or []
-        self.put(time, held if element in held else [*held, element])
+        put = self.put_aside if aside else self.put
+        put(time, held if element in held else [*held, element])
 
     def put_aside(self, time: int, value: Any) -> None:
         """Set the value of the current key at a time, not to be taken before the next `open`."""

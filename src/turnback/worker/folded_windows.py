@@ -79,6 +79,7 @@ class FoldedWindowRunner(OrderedRunner):
         self._state: WaitingState = self.states[WINDOWS]
         self._row = row_class(self._function.pane_type().names)
         self._format = CacheFormat(Serializer(self._function.folding.type))
+        self._to_cache = _unless_none(self._format.to_cache)
         self._clock = _Clock(operator, time)
         self._clear()
 
@@ -112,7 +113,7 @@ class FoldedWindowRunner(OrderedRunner):
     def _fold(self, elements: Iterable[Element], out: TimedOutput) -> None:
         """Add elements to their panes, one after the other."""
         add, first = self._adder(), self._function.folding.first
-        plain, to_cache = self._format.plain, self._format.to_cache
+        plain, to_cache = self._format.plain, self._to_cache
         clock, key, row, pane = self._clock, None, None, None
         watermark, due = clock.watermark, self._next_due()
         start, last = 1, 0  # of the pane at hand
@@ -183,7 +184,7 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _fold_into(self, pane: _Pane, keys: Iterable[Any], rows: Iterable[Any]) -> None:
         add, first = self._adder(), self._function.folding.first
-        plain, to_cache = self._format.plain, self._format.to_cache
+        plain, to_cache = self._format.plain, self._to_cache
         values, get, key, row = pane.values, pane.values.get, None, None
         try:
             for key, row in zip(keys, rows, strict=True):
@@ -255,6 +256,8 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _read(self, pane: _Pane, key: Any) -> Any:
         """What a pane has of a key, on which no element of this epoch has come so far."""
+        if key in pane.values:
+            return None  # it has nothing any more: a function has returned None
         held = pane.stored.pop(key, None)
         if held is not None or not pane.has_more:
             return held
@@ -276,12 +279,12 @@ class FoldedWindowRunner(OrderedRunner):
             self._state.write_many([(key, last) for key in pane.values], rows)
 
     def _cached(self, value: Any) -> Any:
-        return value if type(value) is self._format.plain else self._format.to_cache(value)
+        return value if type(value) is self._format.plain else self._to_cache(value)
 
     def _value(self, held: Any) -> Any:
         """A value that may be changed."""
         from_cache = self._format.from_cache
-        return held if from_cache is None else from_cache(held)
+        return held if from_cache is None or held is None else from_cache(held)
 
     # -- firing
 
@@ -305,6 +308,8 @@ class FoldedWindowRunner(OrderedRunner):
         totals: dict[Any, Any] = {}
         for pane in panes:
             for key, held in (pane.stored | pane.values).items():
+                if held is None:
+                    continue
                 value = self._value(held)
                 totals[key] = self._merge(key, totals[key], value) if key in totals else value
         encoded = [location[1] for location in self.backend.locate_all(totals)]
@@ -336,7 +341,8 @@ class FoldedWindowRunner(OrderedRunner):
                 if held is not None:
                     value = self._value(held)
                     total = value if total is None else self._merge(key, total, value)
-            self._emit({key: total}, end, watermark, cause, out)
+            if total is not None:
+                self._emit({key: total}, end, watermark, cause, out)
 
     def _emit(
         self, values: dict[Any, Any], end: int, mark: int, cause: Cause | None, out: TimedOutput
@@ -358,3 +364,8 @@ class FoldedWindowRunner(OrderedRunner):
         late = self._function.plan.late
         if late is not None:
             out.add([(late, row)], time, mark, cause)
+
+
+def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function, which leaves None as it is."""
+    return lambda value: None if value is None else convert(value)

@@ -37,6 +37,8 @@ from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
 from turnback.worker.stamps import PARTITION
 
+_NEW_OBJECTS = 50_000
+"""After so many more, garbage is collected at the end of an epoch."""
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
 
@@ -66,7 +68,7 @@ class LevelInstance(OpenOperators):
         collecting = gc.isenabled()
         gc.disable()  # elements are many, short-lived and free of cycles
         try:
-            yield from epoch.run(_collecting(batches) if collecting else batches)
+            yield from epoch.run(batches, collecting=collecting)
         except BaseException:
             epoch.sinks.abort()
             raise
@@ -88,6 +90,23 @@ def _collecting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _, often, rarely = gc.get_threshold()
         oldest = 2 if number % (often * rarely or 1) == 0 else number % (often or 1) == 0
         gc.collect(int(oldest))
+
+
+@contextlib.contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """Let Python collect garbage by itself, after many more new objects than usual.
+
+    At the end of an epoch functions are called in long loops, for timers, windows and all that was
+    put off; there are no batches between which it could be done.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(max(usual[0], _NEW_OBJECTS) if usual[0] else 0, *usual[1:])
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.disable()
+        gc.set_threshold(*usual)
 
 
 def _with_class(batch: Batch, wanted: TypeInfo) -> Batch:
@@ -129,7 +148,10 @@ class _Epoch:
             if runner.tolerance is not None:
                 runner.tolerance.job_id, runner.tolerance.attempt = order.job_id, order.attempt
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, batches: Iterable[pa.RecordBatch], *, collecting: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Run it; with `collecting`, garbage is collected on the way."""
         for router in self.instance.routers.values():
             router.start(self.instance.partition)
         with self._timed("open"):
@@ -139,12 +161,15 @@ class _Epoch:
             with self._timed("process"):
                 self._redrive()
             yield from self._packed()
-        for batch in batches:
+        for batch in _collecting(batches) if collecting else batches:
             with self._timed("process"):
                 self._process(batch)
             yield from self._packed()
         self.time.learn(segment for barrier in self.barriers for segment in barrier.segments)
-        with self._timed("process"):
+        with (
+            self._timed("process"),
+            _collecting_seldom() if collecting else contextlib.nullcontext(),
+        ):
             self._finish()
         yield from self._packed()
         with self._timed("snapshot"):

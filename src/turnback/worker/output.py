@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +19,8 @@ from turnback.types.frozen import Freezer
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.stamps import Stamps
 
-_PROCESS_METHODS = (
-    "process_element",
-    "process_element1",
-    "process_element2",
-    "process_broadcast_element",
-)
+_MOST_SEEN = 10_000
+"""Where a function can reach more than this, a tag may be among it."""
 
 
 class FunctionOutput(Batch):
@@ -86,18 +82,49 @@ def is_sent_aside(element: Any) -> bool:
 
 
 def may_send_aside(function: Any) -> bool:
-    """Whether a process function may give elements to side outputs: it can see a tag somewhere."""
-    function = user_function(function)
-    methods = [getattr(function, name, None) for name in _PROCESS_METHODS]
-    seen: list[Any] = []
-    for method in methods:
-        code = getattr(method, "__func__", method)
-        if isinstance(code, FunctionType):
-            cells = [cell for cell in code.__closure__ or () if cell != CellType()]
-            seen += [*vars(function).values(), *vars(type(function)).values()]
-            seen += [cell.cell_contents for cell in cells]
-            seen += [code.__globals__.get(name) for name in _names(code.__code__)]
-    return any(each is OutputTag or type(each) is OutputTag for each in seen)
+    """Whether a process function may give elements to side outputs: it can see a tag somewhere.
+
+    Whatever its methods can reach by a name counts: attributes, globals, modules, other functions.
+    """
+    found = [user_function(function)]
+    known: set[int] = set()
+    while found:
+        each = found.pop()
+        if each is OutputTag or type(each) is OutputTag:
+            return True
+        if id(each) in known:
+            continue
+        known.add(id(each))
+        if len(known) > _MOST_SEEN:
+            return True
+        found += _seen_from(each)
+        if len(known) == 1:
+            found += [vars(cls) for cls in type(each).__mro__ if cls.__module__ != "builtins"]
+            found += vars(each).values()
+    return False
+
+
+def _seen_from(value: Any) -> Iterable[Any]:
+    """What code may reach through a value: what a function names, or a container holds."""
+    if isinstance(value, staticmethod | classmethod | MethodType):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, FunctionType):
+        return _named_in(value)
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else []
+
+
+def _named_in(function: FunctionType) -> list[Any]:
+    """What a function refers to; of modules and classes, what it names of them."""
+    names = _names(function.__code__)
+    cells = [cell for cell in function.__closure__ or () if cell != CellType()]
+    seen = [cell.cell_contents for cell in cells]
+    seen += [function.__globals__[name] for name in names if name in function.__globals__]
+    holders = [each for each in seen if isinstance(each, ModuleType | type)]
+    return seen + [vars(each)[name] for each in holders for name in names if name in vars(each)]
 
 
 def _names(code: CodeType) -> set[str]:

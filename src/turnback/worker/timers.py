@@ -9,6 +9,7 @@ from turnback.core.errors import StateError
 from turnback.program.plan import Operator
 from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain
 from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from turnback.program.windows import GLOBAL_WINDOW
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch
@@ -27,9 +28,13 @@ class TimerContext(KeyedContext):
         watermark: How far event time has come.
         last_timers: While event time runs to its end, the last timer that each key had before;
             None at other times.
+        clock_timer: The time of the timer by the clock that fires; None at other times.
     """
 
-    __slots__ = ("_clock", "_domain", "_event", "_names", "_processing", "last_timers", "watermark")
+    __slots__ = (
+        "_clock", "_domain", "_event", "_names", "_processing",
+        "clock_timer", "last_timers", "watermark",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class TimerContext(KeyedContext):
         super().__init__(backend, self)
         self.watermark = MIN_TIME
         self.last_timers: dict[Any, int] | None = None
+        self.clock_timer: int | None = None
         self._clock = time
         self._event = event
         self._processing = processing
@@ -68,12 +74,25 @@ class TimerContext(KeyedContext):
         return self.watermark
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        time = _checked(timestamp)
-        if self.last_timers is None or time <= self._end_of_time(self.last_timers):
-            self._event.put(time, True)
+        self._register(TimeDomain.EVENT_TIME, _checked(timestamp))
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._register(TimeDomain.PROCESSING_TIME, _checked(timestamp))
+
+    def _register(self, domain: TimeDomain, time: int) -> None:
+        if self._has_to_wait(domain, time):
+            self._timers(domain).put_aside(time, True)
         else:
-            # One that registers itself again and again would never end.
-            self._event.put_aside(time, True)
+            self._timers(domain).put(time, True)
+
+    def _has_to_wait(self, domain: TimeDomain, time: int) -> bool:
+        """Whether a timer does not fire in this epoch, although it is due.
+
+        One that registers itself again and again would never end.
+        """
+        if domain is TimeDomain.PROCESSING_TIME:
+            return self.clock_timer is not None and time <= self.clock_timer
+        return self.last_timers is not None and time > self._end_of_time(self.last_timers)
 
     def _end_of_time(self, last_timers: dict[Any, int]) -> int:
         """Up to when timers of the current key fire while event time runs to its end."""
@@ -81,9 +100,6 @@ class TimerContext(KeyedContext):
         if self.time is not None and self.time <= last:
             return MAX_TIME  # it has waited, and may have one to follow it
         return max(last, self.watermark) if self.watermark < MAX_TIME else last
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        self._processing.put(_checked(timestamp), True)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         self._event.remove(_checked(timestamp))
@@ -93,7 +109,8 @@ class TimerContext(KeyedContext):
 
     def register_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
         """Register a timer that holds what it is for; for the timers of windows."""
-        self._timers(domain).add(_checked(timestamp), name)
+        time = _checked(timestamp)
+        self._timers(domain).add(time, name, aside=self._has_to_wait(domain, time))
 
     def delete_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
         """Delete a timer as far as it is for this; nothing happens if it is not."""
@@ -137,6 +154,10 @@ class TimerRunner(OrderedRunner):
         """The watermark at the last element, and at what was given last."""
         self._cause: Cause = (NOWHERE, 0)
 
+    def begin(self) -> None:
+        super().begin()
+        self.context.last_timers = self.context.clock_timer = None
+
     def process_rest(self) -> Batch | None:
         context = self.context
         context.watermark, after = self.watermarks()
@@ -171,7 +192,8 @@ class TimerRunner(OrderedRunner):
         """Let event time run to its end, which is where the last timer of each key was."""
         if self._has_event_time:
             self._fire_event(self.time.reached(self.operator.strategies, self.operator.uid), out)
-        self.context.last_timers = self._event.last_due(MAX_TIME)
+        # Global windows end with time itself, which is no time that others could go on until.
+        self.context.last_timers = self._event.last_due(GLOBAL_WINDOW.max_timestamp())
         self._fire_event(MAX_TIME, out)
         self.context.last_timers = None
 
@@ -192,8 +214,10 @@ class TimerRunner(OrderedRunner):
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
             time, _, names = due
+            self.context.clock_timer = time
             mark = self.context.watermark
             self._fire(TimeDomain.PROCESSING_TIME, time, names, out, None, mark, (NOWHERE, 0))
+        self.context.clock_timer = None
 
     def _fire(
         self,

@@ -315,3 +315,27 @@ def test_which_driver_had_an_attempt_is_known_beside_a_damaged_checkpoint(log, s
         log.nonce_of(2)
     log.storage.delete(slot_path(2))
     assert log.nonce_of(2) is None
+
+
+def test_the_newest_epoch_of_an_attempt_that_has_a_checkpoint(log, storage):
+    assert log.newest_epoch(1) == 0
+    log.append(manifest(epoch=5))
+    log.append(manifest(epoch=7))
+    assert log.newest_epoch(1) == 7
+    second = CheckpointLog(storage)
+    take_fence(second)
+    assert (log.newest_epoch(1), log.newest_epoch(2)) == (7, 0)
+    second.append(manifest(attempt=2, epoch=9))
+    assert log.newest_epoch(1) is None  # of the first one all may have been dropped
+    assert log.newest_epoch(2) == 9
+    storage.put(slot_path(second.numbers()[-1]), b"damaged")
+    assert log.newest_epoch(2) is None
+
+
+def test_of_a_job_whose_checkpoints_were_deleted_at_its_end_nobody_knows_epochs(log):
+    log.append(manifest())
+    log.end()
+    for number in log.numbers():
+        if isinstance(log.get(number), Manifest):
+            log.remove(number)
+    assert log.newest_epoch(1) is None

@@ -29,7 +29,7 @@ def test_also_if_what_was_written_in_its_place_is_committed() -> None:
     promised = second.log.uncommitted(manifest)
     assert promised == {}
     snapshot = Snapshot(manifest, StorageRef(storage.uri), promised)
-    with pytest.raises(ConfigurationError, match="rolled back when attempt 2 was started"):
+    with pytest.raises(ConfigurationError, match="rolled back in attempt 2, which was started"):
         require_kept_output(directory, snapshot)
 
 
@@ -47,3 +47,20 @@ def test_a_dropped_checkpoint_that_a_late_write_has_brought_back() -> None:
     storage.delete("offsets/read-0")
     with pytest.raises(CorruptFileError, match=r"offsets/read-0 is missing\. Start from another"):
         require_files(directory, manifest)
+
+
+def test_a_checkpoint_that_a_replaced_driver_has_abandoned_too_late() -> None:
+    """Its successor started from the checkpoint, which commits what is promised first."""
+    storage = memory()
+    directory = JobDirectory(storage, "job")
+    job = Job(storage)
+    job.epoch(1)
+    job.checkpoint()
+    (manifest,) = job.log.scan().manifests
+    snapshot = Snapshot(manifest, StorageRef(storage.uri), {})
+    directory.record_attempt(3, checkpoint=manifest.number)
+    directory.record_attempt(2, abandoned=(manifest.number,))
+    require_kept_output(directory, snapshot)
+    directory.record_attempt(4, abandoned=(manifest.number,))
+    with pytest.raises(ConfigurationError, match="rolled back when attempt 4 was started"):
+        require_kept_output(directory, snapshot)

@@ -12,9 +12,11 @@ from turnback.core.errors import (
     FencedError,
     SinkError,
 )
+from turnback.driver.matched import require_kept_output
 from turnback.inspect.transactions import Action, TransactionState, list_transactions, settle
 from turnback.sinks.base import CommitterContext
 from turnback.snapshot.find import resume_point
+from turnback.snapshot.snapshot import Snapshot
 
 
 def test_promised_files_and_those_left_behind(place):
@@ -51,6 +53,22 @@ def test_abort(place):
     assert list_transactions(place.job) == []
     assert resume_point(place.log, place.directory) == before
     place.start_again()  # does not look for what is gone
+    assert place.visible() == [1]
+
+
+def test_an_older_checkpoint_that_had_promised_the_same_is_refused_after_an_abort(place):
+    place.die()
+    older = place.promising
+    place.job.checkpoint(STATE, transactions=older.transactions)  # it goes on promising it
+    before = resume_point(place.log, place.directory)
+    settle(place.job, Action.ABORT)
+    assert resume_point(place.log, place.directory) == before
+    snapshot = Snapshot(older, place.storage, place.log.uncommitted(older))
+    with pytest.raises(ConfigurationError, match="records would be lost"):
+        require_kept_output(place.directory, snapshot)
+    committed = place.log.scan().manifests[0]
+    require_kept_output(place.directory, Snapshot(committed, place.storage, {}))
+    place.start_again()
     assert place.visible() == [1]
 
 

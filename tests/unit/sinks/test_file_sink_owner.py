@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sink_support import write
 
-from turnback.core.errors import ConfigurationError, FencedError, SinkError, StorageError
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.files import FileSink
 
 
@@ -286,33 +286,3 @@ def test_a_commit_reads_one_file_for_it(root, sink, ctx, writer_ctx, monkeypatch
     )
     committer.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
     assert opened.count(".owner") == 1
-
-
-class Attempts(dict[int, str]):
-    """The attempts that a job directory knows of, and who ran them."""
-
-    def nonce_of(self, attempt):
-        return self.get(attempt)
-
-
-def test_a_restored_job_directory_is_refused_and_doubles_only_if_allowed(root, sink, ctx, task):
-    def published(n, attempts):
-        attempt, nonce = max(attempts.items())
-        driver = ctx(attempt=attempt, nonce=nonce, attempts=attempts)
-        sink.claim(driver)
-        sink.committer(driver).commit([write(sink, task(attempt=attempt), (str(n), n))])
-
-    published(1, Attempts({1: "first"}))
-    published(2, Attempts({1: "first", 2: "second"}))
-    restored = Attempts({1: "first", 2: "after the backup"})
-    for attempt in (0, 2):  # before the start, and at it
-        for step in (sink.check_claim, sink.claim):
-            with pytest.raises(ConfigurationError, match=r"attempt 2 .*restored from a backup"):
-                step(ctx(attempt=attempt, attempts=restored))
-    assert seen(root) == [1, 2]
-    sink.claim(ctx(attempt=0, attempts=restored, take_over=True))
-    published(2, restored)
-    published(3, Attempts({**restored, 3: "third"}))
-    assert seen(root) == [1, 2, 2, 3]
-    with pytest.raises(FencedError):
-        sink.claim(ctx(attempt=2, attempts=Attempts({**restored, 3: "third"})))

@@ -58,10 +58,53 @@ def test_visible_after_the_commit_only_and_once(sink, task, driver, storage):
     assert len(staged(storage)) == 1
     assert sink.likes() == []
     for attempt in (3, 3, 4):
-        sink.committer(driver(attempt=attempt)).commit([transaction])
+        committer = sink.committer(driver(attempt=attempt))
+        committer.commit([transaction])
     assert sink.likes() == [("a", 1), ("b", None), (None, 3)]
     assert published(sink) == ["publish 3/7"]
+    committer.close()
     assert staged(storage) == []
+
+
+def test_staged_files_are_there_until_the_job_has_recorded_that_they_are_published(
+    sink, task, driver, storage
+):
+    """A backup of the job directory has the files or the record, or it could not be started."""
+    committer = sink.committer(driver())
+    first = write(sink, task(epoch=7), ("a", 1))
+    committer.commit([first])
+    files = staged(storage)
+    assert len(files) == 1
+    second = write(sink, task(epoch=8), ("b", 2))
+    committer.commit([second])  # the first has been recorded when the next one comes
+    assert len(staged(storage)) == 1
+    assert staged(storage) != files
+    committer.close()
+    assert staged(storage) == []
+    assert sink.likes() == [("a", 1), ("b", 2)]
+
+
+def test_a_record_that_arrives_late_turns_nothing_back(sink, task, driver, storage, monkeypatch):
+    """A put that failed may take effect after those that came behind it."""
+    committer = sink.committer(driver())
+    committer.commit([write(sink, task(epoch=7), ("a", 1))])
+    late = []
+
+    def lost(self, path, data):
+        late.append((path, data))
+        raise StorageError("no answer")
+
+    second = write(sink, task(epoch=8), ("b", 2))
+    with monkeypatch.context() as broken:
+        broken.setattr(type(storage_of(storage)), "put", lost)
+        with pytest.raises(SinkError, match="no answer"):
+            committer.commit([second])
+    committer.commit([second, write(sink, task(epoch=9), ("c", 3))])
+    for path, data in late:
+        storage_of(storage).put(path, data)
+    last = write(sink, task(attempt=4, epoch=10), ("d", 4))
+    sink.committer(driver(attempt=4)).commit([last])
+    assert sink.likes() == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
 
 
 def test_where_it_is_staged(sink, task, storage):
@@ -112,7 +155,9 @@ def test_large_output_is_staged_in_several_files(sink, task, driver, storage, mo
     for n in range(3):
         writer.write(posts(("a", n)))
     assert len(staged(storage)) == 3
-    sink.committer(driver()).commit([writer.prepare()])
+    committer = sink.committer(driver())
+    committer.commit([writer.prepare()])
+    committer.close()
     assert sink.likes() == [("a", 0), ("a", 1), ("a", 2)]
     assert staged(storage) == []
 
@@ -126,6 +171,26 @@ def test_killed_between_publish_and_cleaning(sink, task, driver, storage):
     sink.committer(driver(attempt=4)).recover([transaction])
     assert sink.likes() == [("a", 1)]
     assert staged(storage) == []
+
+
+def test_a_publish_that_outlives_its_attempt_does_not_share_a_connection_with_the_next(
+    sink, task, driver, monkeypatch
+):
+    used = []
+    opened = LedgerSink.open
+
+    def open_and_remember(self, ctx):
+        opened(self, ctx)
+        self.opened_by = ctx.attempt
+
+    def publish(self, ctx, output):
+        sink.committer(driver(attempt=4))  # this one hangs, and the next attempt begins
+        used.append((ctx.attempt, self.opened_by))
+
+    monkeypatch.setattr(LedgerSink, "open", open_and_remember)
+    monkeypatch.setattr(LedgerSink, "publish", publish)
+    sink.committer(driver(attempt=3)).commit([write(sink, task(), ("a", 1))])
+    assert used == [(3, 3)]
 
 
 def test_recover_publishes_pending_and_removes_the_rest(sink, task, driver, storage):
@@ -165,12 +230,13 @@ def test_a_restored_job_directory_does_not_take_its_output_for_published(
     for path, data in kept.items():
         storage_of(storage).put(path, data)
     restored = driver(attempt=2, attempts=Attempts(1, 2))
+    staged_before = staged(storage)
     transaction = write(sink, task(attempt=2, epoch=2), ("c", 3))
     committer = sink.committer(restored)
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=f"attempt {newest} .*restored from a backup"):
             committer.commit([transaction])
-    assert len(staged(storage)) == 1
+    assert len(staged(storage)) == len(staged_before) + 1
     assert sink.likes() == [("a", 1), ("b", 2)]
 
 
@@ -215,9 +281,11 @@ def test_a_publish_that_fails_is_done_again(sink, task, driver, storage, monkeyp
         with pytest.raises(SinkError, match=r"'out' of job 'likes'.*LedgerSink.publish.*gone"):
             committer.commit(transactions)
     assert sink.likes() == [("a", 7)]
-    assert len(staged(storage)) == 1
+    assert len(staged(storage)) == 2
     committer.commit(transactions)
+    committer.close()
     assert sink.likes() == [("a", 7), ("a", 8)]
+    assert staged(storage) == []
 
 
 def test_a_turned_back_job_writes_its_epochs_again(sink, task, driver):
@@ -421,7 +489,9 @@ def test_files_that_cannot_be_removed_do_not_fail_the_commit(
     transaction = write(sink, writer_ctx(storage=ref), ("a", 1))
     with monkeypatch.context() as broken:
         broken.setattr(LocalStorage, "delete", stuck)
-        sink.committer(committer_ctx(storage=ref)).commit([transaction])
+        committer = sink.committer(committer_ctx(storage=ref))
+        committer.commit([transaction])
+        committer.close()
     assert "stays until the next start: read-only" in caplog.text
     sink.committer(committer_ctx(storage=ref, attempt=4)).recover([])
     assert (sink.likes(), staged(ref)) == ([("a", 1)], [])

@@ -12,7 +12,7 @@ from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.write_ahead import VersionRecords
 from turnback.spark.batch_sink import BatchEpoch
-from turnback.state.files import StorageRef
+from turnback.state.files import StorageRef, storage_of
 
 
 def context(attempt: int = 3, storage: StorageRef | None = None, uid: str = "out"):
@@ -56,6 +56,26 @@ def test_a_driver_that_was_replaced_does_not_turn_the_record_back(storage):
     VersionRecords(context(4, storage), "published").write(version_of(4, 9))
     VersionRecords(context(3, storage), "published").write(version_of(3, 10))
     assert VersionRecords(context(storage=storage), "published").newest() == version_of(4, 9)
+
+
+def test_a_write_that_comes_late_does_not_turn_the_record_back(storage):
+    records = VersionRecords(context(3, storage), "published")
+    records.write(version_of(3, 7))
+    (late,) = records._paths().values()
+    data = storage_of(storage).get(late)
+    records.write(version_of(3, 8))
+    storage_of(storage).put(late, data)
+    assert VersionRecords(context(storage=storage), "published").newest() == version_of(3, 8)
+
+
+def test_a_record_of_an_earlier_version_of_turnback_is_read(storage):
+    records = VersionRecords(context(3, storage), "published")
+    records.write(version_of(3, 7))
+    (path,) = records._paths().values()
+    before = f"{path.rpartition('-')[0]}.json"
+    storage_of(storage).put(before, storage_of(storage).get(path))
+    storage_of(storage).delete(path)
+    assert VersionRecords(context(storage=storage), "published").newest() == version_of(3, 7)
 
 
 def test_sinks_have_records_of_their_own(storage):

@@ -181,3 +181,50 @@ def test_entries_of_a_window_after_an_undo(job):
         return found == of_window(0, 10)(h)
 
     assert j.one("a", undone)
+
+
+@pytest.mark.parametrize("epochs", [["zbca", ""], ["zb", "ca"], ["z", "b", "c", "a"]])
+def test_the_order_of_entries_does_not_depend_on_where_epochs_end(job, epochs):
+    j = job(MAP)
+    seen = []
+
+    def step(key):
+        return lambda h: (put(**{key: 1})(h), seen.append("".join(h["map"].keys())))
+
+    for keys in epochs:
+        j.run([("a", step(key)) for key in keys])
+    assert seen == ["z", "bz", "bcz", "abcz"]
+
+
+def test_undoing_changes_after_all_entries_were_seen(job):
+    """What was removed before is known to be gone, whatever is read while it is undone."""
+    j = job(MAP)
+    j.one("a", put(x=1, y=2, z=3))
+
+    def step(h):
+        h["map"].remove("x")
+        saved = h["map"].save()
+        assert items(h) == {"y": 2, "z": 3}
+        h["map"].remove("y")
+        put(w=4, x=5)(h)
+        h["map"].restore(saved)
+        return "x" in h["map"], h["map"].get("y"), "w" in h["map"], h["map"].keys()
+
+    assert j.one("a", step) == (False, 2, False, ["y", "z"])
+    assert j.one("a", items) == {"y": 2, "z": 3}
+
+
+def test_what_has_come_and_gone_is_not_passed_over_again(job):
+    """Sessions do this for every element, and each leaves a window that is no more."""
+    j = job(MAP)
+
+    def step(h):
+        m = h["map"]
+        m.keys()
+        for number in range(1000):
+            m.put(f"{number}", number)
+            m.remove(f"{number - 1}")
+        return len(m._entries().known), m.keys()
+
+    assert j.one("a", step) == (1, ["999"])
+    assert j.one("a", items) == {"999": 999}
