@@ -269,7 +269,8 @@ class StreamExecutionEnvironment:
         policy = source.malformed_policy(on_malformed)
         frame = source.frame(self.spark)
         stream = self._source(frame, uid, type, policy, bounded=source.bounded).name(source_name)
-        stream._node.check, stream._node.lag = source.source_check(), source.lag_reader()
+        stream._node.check = source.source_check()
+        stream._node.lag = source.lag_reader()
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
 
@@ -297,11 +298,14 @@ class StreamExecutionEnvironment:
         from turnback.spark.sources import source_frame
 
         read = source_frame(frame)
-        type, uid = type or as_type(frame.schema), None if uid is None else check_uid(uid)
+        type = type or as_type(frame.schema)
+        uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=read.frame, uid=uid)
-        node.bounded, node.on_malformed = bounded, on_malformed
+        node.bounded = bounded
+        node.on_malformed = on_malformed
         node.whole = read.whole and on_malformed is None  # else all columns are parsed anyway
-        node.partitioned, node.ordered = read.partitioned, bounded or read.ordered
+        node.partitioned = read.partitioned
+        node.ordered = bounded or read.ordered
         return DataStream(self._graph, node)
 
     # -- running

@@ -151,7 +151,8 @@ _OWN = {
 class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
     """Builds a `KafkaSource`: servers, topics and the deserializer are needed."""
 
-    _source, _system = KafkaSource, "Kafka"
+    _source = KafkaSource
+    _system = "Kafka"
     _initializers = KafkaOffsetsInitializer
 
     def __init__(self) -> None:

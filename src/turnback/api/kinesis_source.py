@@ -103,7 +103,8 @@ class KinesisSource(RecordSource):
 class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
     """Builds a `KinesisSource`: a stream and the deserializer are needed."""
 
-    _source, _system = KinesisSource, "Kinesis"
+    _source = KinesisSource
+    _system = "Kinesis"
     _initializers = KinesisOffsetsInitializer
 
     def set_stream(self, stream: str) -> Self:

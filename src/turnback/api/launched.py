@@ -107,7 +107,8 @@ class Launched:
         Raises:
             ConfigurationError: The program runs another job: it is not clear which is meant.
         """
-        launch, before = self.launch, self._started
+        launch = self.launch
+        before = self._started
         if before and before.name != spec.name and not (before.anew and spec.anew):
             raise ConfigurationError(
                 f"this program runs several jobs, {before.name!r} and {spec.name!r}: with "
@@ -167,7 +168,8 @@ def program_name(launched: Launched | None) -> str:
     if launched is not None:
         return launched.launch.name or Path(launched.launch.script).stem
     main = sys.modules["__main__"]
-    script, module = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    script = getattr(main, "__file__", None)
+    module = getattr(main, "__spec__", None)
     if script is None or hasattr(builtins, "get_ipython"):
         raise ConfigurationError(
             "the job needs a name, by which it is found again: execute('my-job'). Only a script "

@@ -81,7 +81,8 @@ class Partitioned(ABC):
 
     def _partitioned(self, how: Partitioning) -> DataStream:
         stream = self._without_key(how.spread)
-        name, inputs = how.spread.value, (stream._node,)
+        name = how.spread.value
+        inputs = (stream._node,)
         node = stream._graph.add(NodeKind.PARTITION, name, stream.type, inputs, function=how)
         return stream._following(node)
 

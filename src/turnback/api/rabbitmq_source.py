@@ -104,7 +104,8 @@ class RabbitMQSource(RecordSource):
 class RabbitMQSourceBuilder(PythonSourceBuilder[RabbitMQOffsetsInitializer]):
     """Builds a `RabbitMQSource`: a host, streams and the deserializer are needed."""
 
-    _source, _system = RabbitMQSource, "RabbitMQ"
+    _source = RabbitMQSource
+    _system = "RabbitMQ"
     _initializers = RabbitMQOffsetsInitializer
 
     def __init__(self) -> None:

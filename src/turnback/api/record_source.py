@@ -134,7 +134,8 @@ class RecordSourceBuilder(Generic[Initializer]):
         Args:
             stopping_offsets: `latest()` of the initializers; there is no other end.
         """
-        stop, latest = self._initializer("set_bounded", stopping_offsets), self._initializers.latest
+        stop = self._initializer("set_bounded", stopping_offsets)
+        latest = self._initializers.latest
         if stop != latest():
             raise ConfigurationError(
                 f"{self._name}: set_bounded takes {latest.__qualname__}(): what is there when the "

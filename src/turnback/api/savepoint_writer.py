@@ -71,7 +71,8 @@ class SavepointWriter:
             job: The job it is for; one of another name has to be started with ``fork=True``.
             spark: The session to work in.
         """
-        name, groups = check_job_name(job), key_groups("max_parallelism", max_parallelism)
+        name = check_job_name(job)
+        groups = key_groups("max_parallelism", max_parallelism)
         return cls(SavepointDraft("the new savepoint"), None, name, groups, spark)
 
     @classmethod
@@ -304,7 +305,8 @@ class SavepointWriter:
             )
         check_label(label)
         savepoint = SavepointDirectory(storage)
-        id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
+        id = uuid.uuid4().hex
+        epoch = self._base.epoch if self._base else 0
         savepoint.begin(id)
         files = SavepointFiles(
             self._session(), target, self._max_parallelism, epoch, savepoint.writer
@@ -320,7 +322,8 @@ class SavepointWriter:
         self, id: str, files: SavepointFiles, label: str | None, note: str | None
     ) -> SavepointMetadata:
         """Write everything, and return the metadata that completes it."""
-        base, draft = self._base, self._draft
+        base = self._base
+        draft = self._draft
         return SavepointMetadata(
             id=id,
             turnback_version=version("turnback"),

@@ -165,7 +165,8 @@ class DataStream(Tolerant, Partitioned):
         """What the function of this stream sends to a side output: ``yield tag, element``."""
         if not isinstance(output_tag, OutputTag):
             raise PlanError(f"get_side_output takes an OutputTag, got {type(output_tag).__name__}")
-        node, function = self._node, self._node.function
+        node = self._node
+        function = self._node.function
         on_columns = isinstance(function, KeyedBatchFunction | WindowAggregation)
         if node.kind not in SIDE_OUTPUT_KINDS or on_columns:
             raise PlanError(
@@ -230,7 +231,8 @@ class DataStream(Tolerant, Partitioned):
             raise PlanError(f"execute_and_collect: limit must be above 0, got {limit}")
         sink = CollectSink()
         self.sink_to(sink).uid("collect").name("collect")
-        env, name = self._graph.environment, job_execution_name
+        env = self._graph.environment
+        name = job_execution_name
         job = env.execute_anew() if name is None else env.execute_async(name)
         elements = CloseableIterator(sink, job)
         if limit is None:
@@ -247,7 +249,8 @@ class DataStream(Tolerant, Partitioned):
     def _add(
         self, kind: NodeKind, given: Any, function: Any, type: TypeInfo, key: KeySpec | None = None
     ) -> DataStream:
-        name, inputs = name_of(given), (self._node,)
+        name = name_of(given)
+        inputs = (self._node,)
         node = self._graph.add(kind, name, type, inputs, key=key, function=function)
         return DataStream(self._graph, node)
 
@@ -255,7 +258,8 @@ class DataStream(Tolerant, Partitioned):
         self, other: DataStream, kind: NodeKind, name: str, function: Any, type: TypeInfo
     ) -> DataStream:
         """What a function makes of this stream and another."""
-        keys, inputs = common_keys(self, other), (self._node, other._node)
+        keys = common_keys(self, other)
+        inputs = (self._node, other._node)
         node = self._graph.add(kind, name, type, inputs, keys=keys, function=function)
         return DataStream(self._graph, node)
 

@@ -152,7 +152,8 @@ class WindowedStream:
         Partitions are not in step with each other. An element that is ahead still falls into its
         window, but not into some of several, and not behind those that are to come before it.
         """
-        node, assigner = self._keyed._node, self._plan.assigner
+        node = self._keyed._node
+        assigner = self._plan.assigner
         if len(strategies_before(node)) > 1:
             return False
         in_order = any(aggregate.in_order for aggregate in aggregates.values())

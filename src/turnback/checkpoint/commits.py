@@ -177,7 +177,8 @@ class Committers:
                     _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)
 
 
-_KIND, _FORMAT = "committed", 1
+_KIND = "committed"
+_FORMAT = 1
 _CHECKPOINTS = 50
 """Of how many checkpoints the versions of targets are kept; savepoints have their own record."""
 

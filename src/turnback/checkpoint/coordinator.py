@@ -111,7 +111,8 @@ class CheckpointCoordinator:
 
     def under_way(self) -> tuple[UnderWay, ...]:
         with self._condition:
-            now, wall = self._now(), self._clock.now_ms()
+            now = self._now()
+            wall = self._clock.now_ms()
             return tuple(
                 UnderWay(pending.epoch, pending.trigger, wall - (now - pending.triggered))
                 for pending in self._ledger.in_flight

@@ -160,7 +160,8 @@ class Ledger:
             )
         self.open.add(cut.epoch, cut.transactions)
         self.newest = cut
-        before, self._live = self._live, cut.paths
+        before = self._live
+        self._live = cut.paths
         return before - self._live
 
     def begin(self, trigger: str, now: int) -> PendingCheckpoint:
@@ -232,7 +233,8 @@ class Ledger:
         """Give a checkpoint up; its transactions stay open."""
         if pending.phase is Phase.QUEUED:
             # It stays in the queue for as long as the write before it takes: keep only its epoch.
-            pending.cut, pending.transactions = EpochCut(pending.epoch, {}), {}
+            pending.cut = EpochCut(pending.epoch, {})
+            pending.transactions = {}
         pending.phase = Phase.DISCARDED
         self._end(pending, now)
 
@@ -258,7 +260,8 @@ class Ledger:
 
         Requests wait for neither the interval nor the pause, only for `max_concurrent`.
         """
-        settings, changed = self._settings, self._has_changed()
+        settings = self._settings
+        changed = self._has_changed()
         waiting = not changed and not self.in_flight and self._has_waiting()
         if not (changed or waiting) or len(self.in_flight) >= settings.max_concurrent:
             return Decision()

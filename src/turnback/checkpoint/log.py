@@ -241,7 +241,8 @@ class CheckpointLog:
 
     def check_fence(self) -> None:
         """Raise `FencedError` if a newer attempt has taken over."""
-        own, number = self.own_fence, self._next  # a manifest may be appended meanwhile
+        own = self.own_fence
+        number = self._next  # a manifest may be appended meanwhile
         try:
             self.storage.get(slot_path(number))
         except NotFoundError:

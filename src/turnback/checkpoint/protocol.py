@@ -282,7 +282,8 @@ class CommitProtocol:
 
         def commit() -> None:
             with self._lock:
-                epoch, number = self._ledger.durable_epoch, self._ledger.durable_number
+                epoch = self._ledger.durable_epoch
+                number = self._ledger.durable_number
             self._log.check_fence()
             try:
                 self._commit_manifest(epoch, number, flush=False)

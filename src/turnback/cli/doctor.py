@@ -70,7 +70,9 @@ def _results(cli: Cli) -> Iterator[CheckResult]:
     yield _check_java()
     yield from _check_packages()
     try:
-        configuration, options, root = cli.configuration, cli.storage_options, cli.root
+        configuration = cli.configuration
+        options = cli.storage_options
+        root = cli.root
     except ConfigurationError as error:
         yield CheckResult("configuration", "fail", str(error), "correct it, then run doctor again")
         return
@@ -192,7 +194,8 @@ def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckRe
     from turnback.storage.open import open_storage
 
     is_s3 = uri.lower().startswith("s3")
-    path, data = f"_doctor-{uuid.uuid4().hex}", b"turnback doctor"
+    path = f"_doctor-{uuid.uuid4().hex}"
+    data = b"turnback doctor"
     local = None
     try:
         storage = open_storage(uri, {**options, **(_S3_OPTIONS if is_s3 else {})})

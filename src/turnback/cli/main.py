@@ -146,15 +146,19 @@ def _report(error: Exception, words: Sequence[str]) -> ExitCode:
         if str(error):
             out.message(str(error))
         return error.code
-    kind, code, expected = type(error).__name__, exit_code(error), True
+    kind = type(error).__name__
+    code = exit_code(error)
+    expected = True
     if isinstance(error, click.UsageError):
         path = "turnback" if error.ctx is None else error.ctx.command_path
         message = f"{error.format_message()}\nSee '{path} --help'."
-        kind, code = "UsageError", ExitCode.USAGE
+        kind = "UsageError"
+        code = ExitCode.USAGE
     elif isinstance(error, TurnbackError):
         message = str(error)
     else:
-        message, expected = f"{kind}: {error}", False
+        message = f"{kind}: {error}"
+        expected = False
     message = mask_text(message)
     if debug:
         traceback.print_exception(error)

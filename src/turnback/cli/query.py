@@ -158,7 +158,8 @@ def diff(
     from turnback.inspect.compare import fits_here
     from turnback.snapshot.diff import state_ids
 
-    old, new = cli.snapshot(a), cli.snapshot(b)
+    old = cli.snapshot(a)
+    new = cli.snapshot(b)
     where = f"<diff of {old.name} and {new.name}>"
     id = None if state is None else find_state(state, state_ids(old, new), where)
     here = not spark and fits_here(old, new, id)

@@ -95,7 +95,8 @@ def savepoint(
     The job goes on meanwhile. Prints where the savepoint is. Ctrl-C ends the waiting, not the
     savepoint.
     """
-    job, options = cli.job(job_name, whole=True), SavepointOptions(directory, format, label, note)
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(directory, format, label, note)
     return _request(cli, job, "savepoint", no_wait, timeout, options)
 
 
@@ -136,7 +137,8 @@ def stop(
     """
     if savepoint is not None and no_savepoint:
         raise ConfigurationError("--savepoint and --no-savepoint contradict each other")
-    job, options = cli.job(job_name, whole=True), SavepointOptions(savepoint, format, label, note)
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(savepoint, format, label, note)
     cli.confirm(f"Stop job {job.name!r}?", yes)
     wanted = True if savepoint is not None else (False if no_savepoint else None)
     return _request(cli, job, "stop", no_wait, timeout, options, wanted, drain)
@@ -162,7 +164,8 @@ def cancel(
     What it has read since its newest checkpoint is read again when it is started again. With -s it
     takes a savepoint first.
     """
-    job, options = cli.job(job_name, whole=True), SavepointOptions(savepoint)
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(savepoint)
     cli.confirm(f"Cancel job {job.name!r}?", yes)
     return _request(cli, job, "cancel", no_wait, timeout, options, savepoint is not None)
 
@@ -276,7 +279,8 @@ class RequestWaiter:
     def _check_liveness(self, request: RequestRow, now: float) -> None:
         """Raise an error if nobody is left who could answer."""
         summary = self._job.summary()
-        lost, ended = summary.state == "LOST", summary.state in _ENDED
+        lost = summary.state == "LOST"
+        ended = summary.state in _ENDED
         if not lost:
             self._lost_at = None
         if not (lost or ended) or self._job.request(request.id).state in _DONE:
@@ -307,7 +311,8 @@ def _progress_bar(cli: Cli, request: RequestRow) -> Iterator[Callable[[RequestRo
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    title, written = TextColumn("{task.description}"), TextColumn("{task.fields[written]}")
+    title = TextColumn("{task.description}")
+    written = TextColumn("{task.fields[written]}")
     columns = (SpinnerColumn(), title, BarColumn(), written, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(_name(request), total=None, written="")

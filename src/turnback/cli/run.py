@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from turnback.snapshot.preflight import CheckReport
 
 _TAIL = 40
-_NO_INPUT_S, _FIRST_EPOCH_S, _POLL_S = 8.0, 60.0, 0.1
+_NO_INPUT_S = 8.0
+_FIRST_EPOCH_S = 60.0
+_POLL_S = 0.1
 """For how long a detached start waits for the first epoch to begin, which it never does without
 input; for how long until it is over; and how often it looks."""
 _ADVICE = (
@@ -190,7 +192,8 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
 def _failed_at_once(directory: RunDirectory, job: RunningJob) -> JobSummary | None:
     """Wait for the first epoch; returns how the job is if it has failed before that."""
     now = time.monotonic()
-    end, idle_end = now + _FIRST_EPOCH_S, now + _NO_INPUT_S
+    end = now + _FIRST_EPOCH_S
+    idle_end = now + _NO_INPUT_S
     while directory.epoch() is None and time.monotonic() < end:
         seen = _job(job).observe()
         if seen.alive.state not in ("CREATED", "RUNNING", "STALLED"):
@@ -207,7 +210,8 @@ def _failure(directory: RunDirectory, end: RunEnd, printed: str = "") -> Turnbac
     from turnback.launch.runs import why_never_run
 
     reason = why_never_run(directory, end)
-    error, message = reason.rebuilt(), reason.message
+    error = reason.rebuilt()
+    message = reason.message
     if isinstance(error, IncompatibleStateError):
         return IncompatibleStateError(f"{message}\n{_ADVICE}")
     return error or JobFailedError("\n  ".join([message, *printed.splitlines()]))
@@ -275,7 +279,8 @@ class AttachedJob:
 
     def _failure(self, end: RunEnd) -> TurnbackError:
         """Return why it failed; what the driver has printed above is not repeated."""
-        error, told = _failure(self._directory, end), self._directory.error()
+        error = _failure(self._directory, end)
+        told = self._directory.error()
         if told is None or self._cli.json or not self._log.has_printed(told.message):
             return error
         advice = str(error).removeprefix(told.message).strip()
@@ -284,7 +289,8 @@ class AttachedJob:
     def _print_end(self) -> str | None:
         from turnback.launch.runs import final_state
 
-        job, state = self._directory.job(), final_state(self._directory)
+        job = self._directory.job()
+        state = final_state(self._directory)
         if job is not None and self._cli.json:
             self._cli.out.document(_summary(job))
         elif job is not None and state is not None:

@@ -166,12 +166,14 @@ def _read_rows(
     from turnback.inspect.browse import page
 
     rows: list[tuple[Any, ...]] = []
-    scanned, after = 0, None
+    scanned = 0
+    after = None
     while True:
         limit = min(most - len(rows), _PAGE)
         part = page(snapshot, *id, key=key, after=after, limit=limit, full=full)
         rows += part.rows
-        scanned, after = scanned + part.scanned, part.next
+        scanned = scanned + part.scanned
+        after = part.next
         if after is None or len(rows) >= most:
             return msgspec.structs.replace(part, rows=tuple(rows), scanned=scanned)
 

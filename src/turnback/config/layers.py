@@ -87,7 +87,8 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        key, value = key.strip(), value.strip()
+        key = key.strip()
+        value = value.strip()
         if not equals or not key:
             start = key if equals or len(key) < 80 else f"{key[:77]}..."
             raise ConfigurationError(

@@ -121,10 +121,12 @@ def format_size(size: int) -> str:
     """Return a size with a unit: ``"1.5 MiB"``."""
     if abs(size) < 1024:
         return f"{size} B"
-    amount, power = size / 1024, 0
+    amount = size / 1024
+    power = 0
     # What rounds to 1024.0 belongs to the next unit.
     while abs(amount) >= 1023.95 and power < len(_SIZE_NAMES) - 1:
-        amount, power = amount / 1024, power + 1
+        amount = amount / 1024
+        power = power + 1
     return f"{amount:.1f} {_SIZE_NAMES[power]}"
 
 

@@ -41,7 +41,9 @@ class Attempt:
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
     ) -> None:
-        plan, storage, attempt = job.plan, job.directory.storage, context.fence.attempt
+        plan = job.plan
+        storage = job.directory.storage
+        attempt = context.fence.attempt
         snapshot = self._snapshot = context.restore_point
         self._sinks = context.sinks
         self._is_over = context.is_over

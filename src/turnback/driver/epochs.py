@@ -141,7 +141,8 @@ class Epochs:
         coordinator: CheckpointCoordinator,
         on_epoch: Callable[[EpochStats], None],
     ) -> None:
-        plan, snapshot = job.plan, context.restore_point
+        plan = job.plan
+        snapshot = context.restore_point
         self._plan = plan
         self._spec = job.spec
         self._fence = context.fence
@@ -241,10 +242,12 @@ class Epochs:
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
-        self._epoch, self.sources = epoch, sources
+        self._epoch = epoch
+        self.sources = sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        records, took = acks.records(), time.perf_counter() - started
+        records = acks.records()
+        took = time.perf_counter() - started
         read = self.meter.count(
             records, cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
         )

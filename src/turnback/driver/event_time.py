@@ -89,7 +89,8 @@ class EventTime:
                 had.
             ended: Whether event time ends with this epoch.
         """
-        self._was_idle, self._ended = self._idle(), ended
+        self._was_idle = self._idle()
+        self._ended = ended
         if partitions is not None:
             self._partitions_of = {uid: tuple(names) for uid, names in partitions.items()}
             for uid, sources in self._sources.items():
@@ -180,7 +181,8 @@ class EventTime:
         """How far a strategy is in what it reads of one source."""
         if self._ended:
             return MAX_TIME
-        known, bound = self._partitions.get(uid, {}), self._strategies[uid].bound_ms
+        known = self._partitions.get(uid, {})
+        bound = self._strategies[uid].bound_ms
         numbers = {partition_number(name) for name in self._names_of(source, self._partitions_of)}
         own = {number: known[number] for number in numbers & known.keys()}
         if not own:
@@ -204,7 +206,8 @@ class EventTime:
 
         If all of a strategy are idle there is nothing to go by, and all are waited for.
         """
-        now, found = self._clock.monotonic(), {}
+        now = self._clock.monotonic()
+        found = {}
         for uid, known in self._partitions.items():
             idle_ms = self._strategies[uid].idle_ms
             if idle_ms is None:
@@ -237,7 +240,8 @@ class EventTime:
 
     def _wait_for(self, uid: str, names: Iterable[str]) -> None:
         """Let a strategy wait for these partitions, and for no others."""
-        numbers, known = [self._number(name) for name in names], self._partitions.get(uid, {})
+        numbers = [self._number(name) for name in names]
+        known = self._partitions.get(uid, {})
         if numbers:
             self._partitions[uid] = {number: known.get(number, MIN_TIME) for number in numbers}
 

@@ -35,11 +35,14 @@ def _type_of(elements: Sequence[Any]) -> TypeInfo:
         raise PlanError("from_collection: the list is empty, so its type must be given")
     first = elements[0]
     if isinstance(first, dict):
-        names, values = list(first), list(first.values())
+        names = list(first)
+        values = list(first.values())
     elif isinstance(first, Row) and Row.get_field_names(first):
-        names, values = list(Row.get_field_names(first)), list(first)
+        names = list(Row.get_field_names(first))
+        values = list(first)
     elif type(first) is tuple or isinstance(first, Row):
-        names, values = [f"f{i}" for i in range(len(first))], list(first)
+        names = [f"f{i}" for i in range(len(first))]
+        values = list(first)
     else:
         return as_type(type(first))
     return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))

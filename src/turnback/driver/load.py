@@ -12,7 +12,8 @@ from turnback.program.plan import Plan
 from turnback.worker.message import TaskAck
 from turnback.worker.program import Chains
 
-_WINDOW_S, _SLICE_S = 60.0, 5.0
+_WINDOW_S = 60.0
+_SLICE_S = 5.0
 _STATE_S = 2.0
 _MOST_TASKS = 32
 """Tasks of an operator that are told one by one: those with the most work."""

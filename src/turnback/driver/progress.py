@@ -17,8 +17,10 @@ _GRAIN_MS = 1_000
 
 def watch_limits(spec: JobSpec) -> WatchLimits:
     """When a job counts as stalled, given how often it has epochs and checkpoints anyway."""
-    settings, watchdog = spec.settings, spec.watchdog
-    epoch_ms, checkpoint_ms = watchdog.no_epoch_ms, watchdog.no_checkpoint_ms
+    settings = spec.settings
+    watchdog = spec.watchdog
+    epoch_ms = watchdog.no_epoch_ms
+    checkpoint_ms = watchdog.no_checkpoint_ms
     if epoch_ms is not None:
         epoch_ms += spec.epoch_interval_ms
     if settings.interval_ms is None:
@@ -56,7 +58,8 @@ class ProgressMeter:
     def end(self, epoch: int) -> None:
         now_ms = self._clock.now_ms()
         with self._lock:
-            self._epoch, self._since_ms = None, now_ms
+            self._epoch = None
+            self._since_ms = now_ms
             first_ms = now_ms
             if self._uncovered and now_ms - self._uncovered[-1][1] < _GRAIN_MS:
                 _, first_ms = self._uncovered.pop()

@@ -18,7 +18,8 @@ from turnback.program.plan import Plan
 from turnback.worker.redriving import check_letter
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S, _SELDOM_S = 1.0, 10.0
+_LOOK_S = 1.0
+_SELDOM_S = 10.0
 """Time between two looks, and the same for programs that have no dead letters any more."""
 
 

@@ -31,7 +31,8 @@ class Restarts:
         """Go on where a driver that died has left off."""
         if before is None or before.job_id != job_id or before.state.is_terminal:
             return
-        self.number, self._times = before.restarts, before.restarted_ms
+        self.number = before.restarts
+        self._times = before.restarted_ms
         running = before.state is JobState.RUNNING
         self.count("its driver died" if running or before.cause is None else before.cause)
 
@@ -68,5 +69,7 @@ class Restarts:
         since = self._since_s
         if since is None or not (has_epoch or self._clock.monotonic() - since >= _PROVEN_S):
             return False
-        self._since_s, self._cause, self.state = None, None, JobState.RUNNING
+        self._since_s = None
+        self._cause = None
+        self.state = JobState.RUNNING
         return True

@@ -47,13 +47,15 @@ class RestoreMeter:
     def begin(self, what: str, attempt: int, weights: Mapping[str, float]) -> None:
         """Tasks of these names begin to restore something."""
         with self._lock:
-            now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
+            now_ms = self._clock.now_ms()
+            now_s = self._clock.monotonic()
             self._current = _Restoring(what, attempt, dict(weights), now_ms, now_s)
 
     def end(self) -> None:
         """All is restored, or given up."""
         with self._lock:
-            current, self._current = self._current, None
+            current = self._current
+            self._current = None
             if current is None or self._clock.monotonic() - current.since_s < REPORT_S:
                 return  # too quick for any report
             try:
@@ -84,7 +86,8 @@ class RestoreMeter:
             weight * min(reported.get(task, 0), WHOLE) / WHOLE
             for task, weight in current.weights.items()
         )
-        done, now_ms = entries / total if total else 0.0, self._clock.now_ms()
+        done = entries / total if total else 0.0
+        now_ms = self._clock.now_ms()
         elapsed_s = self._clock.monotonic() - current.since_s
         before = current.newest
         moved = before is None or done > before.done

@@ -146,8 +146,10 @@ class JobRunner:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
-        strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
-        beating, watching = self._heartbeat.beating(), self._monitor.watching()
+        strategy = self.spec.restart.create()
+        same = SameErrors(self.spec.same_error_limit)
+        beating = self._heartbeat.beating()
+        watching = self._monitor.watching()
         with beating, watching, self._alerting(), self._serving_requests():
             while True:
                 cause = self._run_attempt()
@@ -303,7 +305,8 @@ class JobRunner:
 
     def _drop_claimed(self) -> None:
         """Delete the savepoint that the job was given, now that it has a checkpoint of its own."""
-        claimed, self._claimed = self._claimed, None
+        claimed = self._claimed
+        self._claimed = None
         if claimed is not None:
             try:
                 SavepointDirectory(storage_of(claimed.storage)).delete()
@@ -404,7 +407,8 @@ class JobRunner:
         if self._history is not None:
             self._history.flush_if_due()
         self._prove()
-        attempt, restore = self.attempt, self._context.restoring.progress()
+        attempt = self.attempt
+        restore = self._context.restoring.progress()
         epoch = self.report.epochs[-1].number if self.report.epochs else UNSET
         if attempt is None:
             return StatusUpdate(epoch=epoch, restore=restore)

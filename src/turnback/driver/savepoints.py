@@ -78,7 +78,8 @@ class Exporter:
         The files of the checkpoint must not be deleted meanwhile. `origin` is what the job itself
         was started from.
         """
-        source, writer = self._storage, directory.writer
+        source = self._storage
+        writer = directory.writer
         target = StorageRef(directory.uri, source.options)
         states = tuple(SavedState(schema) for schema in manifest.schemas)
         files: tuple[StateFile, ...] = ()
@@ -135,7 +136,8 @@ class Exporter:
         on_progress: OnProgress,
     ) -> list[T]:
         results: list[T] = []
-        total, written = len(tasks), 0
+        total = len(tasks)
+        written = 0
         few = max(1, self._engine.cores // CORES_PER_TASK)
         on_progress(Progress(0, total, 0, started_ms))
         for start in range(0, total, few):

@@ -248,7 +248,8 @@ class RequestService:
         return not self._shutdown.is_due and (ending is None or ending.id == request.id)
 
     def _submit_scheduled(self) -> None:
-        last, now = self._last_scheduled, self._clock.now_ms()
+        last = self._last_scheduled
+        now = self._clock.now_ms()
         if last is None or not self._settings.is_due(last, now):
             return
         self._last_scheduled = now

@@ -119,7 +119,8 @@ class Shutdown:
     def finish(self, request: Request) -> None:
         """All is done that was asked for: end the job, also if its attempt has failed meanwhile."""
         with self._lock:
-            self.request, self.is_due = request, True
+            self.request = request
+            self.is_due = True
             if self._attempt is not None:
                 self._end(self._attempt)
             self._resume()

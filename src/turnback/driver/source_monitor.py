@@ -195,7 +195,8 @@ class _Watch:
         while not done.wait(pause):
             positions = self._positions.confirmed()
             if positions is None:
-                self._newest, self._trend = None, LagTrend()
+                self._newest = None
+                self._trend = LagTrend()
                 self._growth = self._new_growth()
                 continue
             pause = _PAUSE_S
@@ -213,7 +214,8 @@ class _Watch:
         return None if self._growing_ms is None else SteadyGrowth(self._growing_ms / 1000)
 
     def _measure(self, offset: str | None) -> None:
-        at, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        at = self._clock.monotonic()
+        now_ms = self._clock.now_ms()
         read: SourceLag | None = SourceLag(None, None)
         with self._trying("its lag is not known"):
             self._reader = self._reader or self._open()

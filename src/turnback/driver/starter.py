@@ -193,7 +193,8 @@ class Starter:
         else:
             assert matched.own is not None
             manifest = self._redistribute(matched.own, matched.snapshot, fence)
-        watermarks, drained_by = dict(matched.watermarks), ""
+        watermarks = dict(matched.watermarks)
+        drained_by = ""
         if matched.is_over and matched.own is not None:
             drained_by = matched.own.drained_by
         else:  # where event time has ended, it begins anew
@@ -215,7 +216,8 @@ class Starter:
             )
 
     def _check_groups(self, snapshot: Snapshot) -> None:
-        was, now = snapshot.max_parallelism, self._plan.max_parallelism
+        was = snapshot.max_parallelism
+        now = self._plan.max_parallelism
         if was != now:
             raise IncompatibleStateError(
                 f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
@@ -244,7 +246,8 @@ class Starter:
         Operators are opened where only that tells which states they ask for.
         """
         spec = self._spec
-        renames, allow = spec.renames, spec.allow_non_restored_state
+        renames = spec.renames
+        allow = spec.allow_non_restored_state
         if resumed:  # what an earlier start has renamed or dropped is not there any more
             renames = {old: renames[old] for old in known_names(snapshot, renames)}
             allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))

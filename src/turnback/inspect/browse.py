@@ -55,7 +55,8 @@ class StateRows:
     def __init__(self, snapshot: Snapshot, uid: str, name: str) -> None:
         from turnback.snapshot.table import StateTable
 
-        self.snapshot, self.state = snapshot, snapshot.state(uid, name)
+        self.snapshot = snapshot
+        self.state = snapshot.state(uid, name)
         self.schema = self.state.schema
         self.stored = snapshot.rows(self.state)
         self.groups = snapshot.max_parallelism
@@ -133,14 +134,16 @@ class StateRows:
                 row += table.num_rows
 
     def _checkpoint_tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
-        block, row = start.block, 0
+        block = start.block
+        row = 0
         for first, last in spans_of(self.groups, self.stored.held_by(), SPAN_ROWS, SPAN_BYTES):
             if last < start.block:
                 continue
             for table in self.stored.typed(max(first, start.block), last):
                 groups = table["key_group"].to_numpy()
                 if int(groups[0]) != block:
-                    block, row = int(groups[0]), 0
+                    block = int(groups[0])
+                    row = 0
                 wanted = start.row if block == start.block else 0
                 skipped = min(max(wanted - row, 0), int((groups == block).sum()))
                 if skipped < table.num_rows:

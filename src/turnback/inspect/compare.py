@@ -103,7 +103,8 @@ def summary(before: Snapshot, after: Snapshot) -> list[StateDiff]:
     with reading(before, after):
         for id in state_ids(before, after):
             pair = state_pair(before, after, *id)
-            counts, unchanged = Counter[Change](), 0
+            counts = Counter[Change]()
+            unchanged = 0
             for changes, same in _all_changes(pair):
                 counts.update(change.change for change in changes)
                 unchanged += same
@@ -197,7 +198,8 @@ def _compare(
     deadline = time.monotonic() + SCAN_S
     # Always the same ranges of key groups, so that a cursor means the same on every page.
     files = pair.old.held_by() + pair.new.held_by()
-    rows, size = sum(f.rows for f in files), sum(f.length for f in files)
+    rows = sum(f.rows for f in files)
+    size = sum(f.length for f in files)
     parts = max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES))
     if pair.schema.kind in OPERATOR_KINDS:
         parts = 1  # in which group a subtask has its state depends on how many there are

@@ -173,7 +173,8 @@ def _partial_savepoints(
         except StillNeededError as error:
             yield Skipped(path=path, reason=str(error))
             continue
-        reason, size = f"job {owner.name!r} began it and gave it up", sum(files.values())
+        reason = f"job {owner.name!r} began it and gave it up"
+        size = sum(files.values())
         yield Garbage(GarbageKind.SAVEPOINT, path, size, reason, owner.name, root)
 
 
@@ -211,7 +212,8 @@ def _stale_records(
         if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
-        size, reason = sizes.get(path, 0), f"the savepoint is gone from {display_path(entry.path)}"
+        size = sizes.get(path, 0)
+        reason = f"the savepoint is gone from {display_path(entry.path)}"
         path = f"{display_path(storage.uri)}/{path}"
         yield Garbage(GarbageKind.RECORD, path, size, reason, job.name, root)
 

@@ -111,7 +111,8 @@ def half_written(job: Job, root: str) -> Iterator[Garbage]:
     storage = job.directory.storage
     sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
     if sizes:
-        reason, path = f"the writers of {len(sizes)} files were killed", display_path(storage.uri)
+        reason = f"the writers of {len(sizes)} files were killed"
+        path = display_path(storage.uri)
         size = sum(sizes.values())
         yield Garbage(GarbageKind.HALF_WRITTEN, path, size, reason, job.name, root)
 

@@ -65,7 +65,8 @@ def _checkpoint_rows(
     """The checkpoints of a job, newest first."""
     log = CheckpointLog(storage)
     numbers = log.numbers()
-    directory, retained = display_path(storage.uri), set(numbers)
+    directory = display_path(storage.uri)
+    retained = set(numbers)
 
     def path(number: int | None) -> str | None:
         return f"{directory}/{slot_path(number)}" if number and number in retained else None
@@ -78,9 +79,11 @@ def _checkpoint_rows(
         where = f"{directory}/{slot_path(m.number)}"
         yield _row(m, CheckpointStatus.COMPLETED, m.attempt, m.created_ms, path=where)
     for record in reversed(records):
-        event, attempt = record.event, record.attempt
+        event = record.event
+        attempt = record.attempt
         if isinstance(event, CheckpointStats):
-            triggered_ms, tasks = record.at_ms - event.since_trigger_ms, event.tasks or None
+            triggered_ms = record.at_ms - event.since_trigger_ms
+            tasks = event.tasks or None
             measured = {name: getattr(event, name) for name in (*_MEASURED, "files")}
             measured |= {"acknowledged": tasks, "tasks": tasks, "path": path(event.number)}
             yield _row(event, CheckpointStatus.COMPLETED, attempt, triggered_ms, **measured)
@@ -235,11 +238,15 @@ class AttemptLife:
         event = self.ended.event if self.ended is not None else None
         delay_ms = None
         if isinstance(event, Restarting):
-            kind, cause, delay_ms = "restarting", event.cause, event.delay_ms
+            kind = "restarting"
+            cause = event.cause
+            delay_ms = event.delay_ms
         elif isinstance(event, JobEnded) and event.state == JobState.FAILED.value:
-            kind, cause = "failed", event.cause or "no cause was recorded"
+            kind = "failed"
+            cause = event.cause or "no cause was recorded"
         elif event is None and self.cause is not None:
-            kind, cause = "failed", self.cause
+            kind = "failed"
+            cause = self.cause
         elif event is None and self.died(alive):
             process = self.info.process if self.info is not None else None
             who = f"the driver (pid {process.pid} on {process.host})" if process else "the driver"

@@ -119,7 +119,8 @@ class Job:
 
     def detail(self) -> model.JobDetail:
         seen = self.observe()
-        summary, metrics = seen.summary, seen.metrics
+        summary = seen.summary
+        metrics = seen.metrics
         if summary.state == UNREADABLE:
             return model.JobDetail(summary=summary)
         requests = tuple(row for row in self.requests() if row.state not in ENDED)
@@ -162,7 +163,8 @@ class Job:
 
     def throughput(self, minutes: int) -> ThroughputHistory:
         """Return how fast it was in the last minutes, as far as its drivers have counted."""
-        job_id, storage = self.info().job_id, self.directory.storage
+        job_id = self.info().job_id
+        storage = self.directory.storage
         return throughput_history(storage, job_id, minutes, self._clock.now_ms())
 
     def retained(self) -> tuple[Manifest, ...]:
@@ -171,7 +173,8 @@ class Job:
 
     def savepoints(self) -> list[model.SavepointRow]:
         """Return the savepoints it has taken, newest first."""
-        entries, program = self.savepoint_entries(), self.program()
+        entries = self.savepoint_entries()
+        program = self.program()
         script = program.script if program is not None else ()
         replays = self._replays()
         return savepoint_rows(entries, self.name, script, self.options, replays)
@@ -270,7 +273,8 @@ class Job:
 
     def _request_row(self, id_: str) -> model.RequestRow:
         try:
-            request, result = self._requests.get(id_), self._requests.result(id_)
+            request = self._requests.get(id_)
+            result = self._requests.result(id_)
         except ConfigurationError as error:
             raise NotFoundError(f"there is no request {id_!r}: {error}") from None
         except (CorruptFileError, FormatVersionError) as error:
@@ -301,7 +305,8 @@ class Job:
 
     def _require_driver(self) -> None:
         seen = self.observe()
-        alive, problem = seen.alive, seen.summary.problem
+        alive = seen.alive
+        problem = seen.summary.problem
         if alive.state == UNREADABLE:
             raise JobNotRunningError(f"job {self.name!r} cannot take requests: {problem}")
         if alive.takes_requests:

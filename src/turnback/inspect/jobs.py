@@ -270,7 +270,8 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
 def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
     """Drop the record of a savepoint that is gone; one of a copy elsewhere stays."""
     assert snapshot.metadata is not None
-    id, directory = snapshot.metadata.id, SavepointDirectory(storage_of(snapshot.storage))
+    id = snapshot.metadata.id
+    directory = SavepointDirectory(storage_of(snapshot.storage))
     for job in jobs:
         if job.name != snapshot.job:
             continue

@@ -29,7 +29,8 @@ def with_bottlenecks(nodes: Collection[OperatorNode]) -> tuple[OperatorNode, ...
             readers[input].append(node.uid)
 
     def downstream(uid: str) -> set[str]:
-        found, waiting = set[str](), [uid]
+        found = set[str]()
+        waiting = [uid]
         while waiting:
             for reader in readers[waiting.pop()]:
                 if reader not in found:

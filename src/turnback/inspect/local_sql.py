@@ -136,7 +136,8 @@ class _Check:
     """Looks whether Spark might answer a query otherwise, or not at all."""
 
     def __init__(self, tree: dict[str, Any], views: set[str]) -> None:
-        self._tree, self._views = tree, views
+        self._tree = tree
+        self._views = views
         self._nodes = list(_nodes(tree))
         maps = [node.get("cte_map", {}).get("map", ()) for node in self._nodes]
         self._named = {str(each["key"]).lower() for entries in maps for each in entries}
@@ -162,7 +163,8 @@ class _Check:
         return tables - self._named
 
     def _expression(self, node: dict[str, Any]) -> None:
-        kind, type_ = str(node["class"]), str(node.get("type"))
+        kind = str(node["class"])
+        type_ = str(node.get("type"))
         if kind == "OPERATOR":
             _only(type_, _OPERATORS)
         elif kind == "CONSTANT":

@@ -55,7 +55,9 @@ def _is_dropped(snapshot: Snapshot) -> bool:
 
 def describe(snapshot: Snapshot) -> SnapshotView:
     """Return what is in a snapshot; no state is read."""
-    document, metadata, manifest = snapshot.document, snapshot.metadata, snapshot.manifest
+    document = snapshot.document
+    metadata = snapshot.metadata
+    manifest = snapshot.manifest
     files = snapshot.files()
     return SnapshotView(
         id=metadata.id if metadata else snapshot.name,
@@ -93,7 +95,8 @@ def _targets(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _operators(snapshot: Snapshot) -> tuple[OperatorNode, ...]:
-    nodes, sources = [], snapshot.document.sources
+    nodes = []
+    sources = snapshot.document.sources
     for op in snapshot.operators:
         states = [state for state in snapshot.states if state.schema.uid == op.uid]
         node = OperatorNode(

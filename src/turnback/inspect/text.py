@@ -142,7 +142,8 @@ def _list(type_: ListTypeInfo) -> _Format:
 
 
 def _map(type_: MapTypeInfo) -> _Format:
-    key, item = _nullable(type_.key), _nullable(type_.value)
+    key = _nullable(type_.key)
+    item = _nullable(type_.value)
     plain = not isinstance(type_.key, RowTypeInfo) and type_.key != BasicTypeInfo("pickled")
 
     def format(value: Any, budget: _Budget) -> Any:

@@ -130,7 +130,9 @@ class _Lineage:
 
     def timeline_job(self, member: _Member) -> TimelineJob:
         """Return the life of a job; `StorageError` if it cannot be read."""
-        job, alive, lives = member.job, member.job.liveness(), member.job.attempts()
+        job = member.job
+        alive = member.job.liveness()
+        lives = member.job.attempts()
         attempts = zip_longest(lives, lives[1:])
         return TimelineJob(
             name=job.name,
@@ -183,7 +185,8 @@ class _Lineage:
 
 def _reachable(member: _Member, towards: Callable[[_Member], list[_Member]]) -> list[_Member]:
     """Return all that can be reached from a job, each after all that it leads to itself."""
-    order, seen = [], {member}
+    order = []
+    seen = {member}
     stack = [(member, iter(towards(member)))]
     while stack:
         one, rest = stack[-1]

@@ -305,7 +305,8 @@ class _Listing:
     """What the transactions of a job are, as far as can be told without the program."""
 
     def __init__(self, job: Job) -> None:
-        self._job, self._info = job, _info(job)
+        self._job = job
+        self._info = _info(job)
         self._records = recorded_sinks(job.directory)
         self._attempt = max(job.directory.attempts(), default=0)
         self._problems: dict[str, str] = {}
@@ -333,10 +334,12 @@ class _Listing:
         for uid, sink in self._sinks.items():
             kind = self._records[uid].description.get("kind", "unknown")
             try:
-                context, problem = self._context(uid), self._problems.get(uid)
+                context = self._context(uid)
+                problem = self._problems.get(uid)
                 found = list(sink.left_behind(context) if sink else staged_behind(context))
             except TurnbackError as error:
-                found, problem = [], str(error)
+                found = []
+                problem = str(error)
             if problem is not None:
                 found += [TransactionInfo(what="cannot be listed", problem=problem)]
             for info in found:
@@ -344,7 +347,8 @@ class _Listing:
                     yield _row(uid, kind, TransactionState.LEFT_BEHIND, info)
 
     def _explain(self, uid: str, transaction: bytes) -> TransactionInfo:
-        sink, record = self._sinks.get(uid), self._records.get(uid)
+        sink = self._sinks.get(uid)
+        record = self._records.get(uid)
         if sink is not None:
             return sink.explain(transaction, self._context(uid))
         description = record.description if record is not None else {}

@@ -256,7 +256,8 @@ class JobWatch:
             return None
         alive = liveness_of(status, self._clock.now_ms())
         event = event_of(status, alive)
-        was_stalled, self._was_stalled = self._was_stalled, event is AlertEvent.STALLED
+        was_stalled = self._was_stalled
+        self._was_stalled = event is AlertEvent.STALLED
         if event is None or (event is AlertEvent.STALLED and not was_stalled and not once):
             return None
         self._last = self._last or self._alerts.last()

@@ -288,7 +288,8 @@ class JobDirectory:
         A driver that a newer attempt has replaced writes nothing any more.
         """
         with self._status_lock:
-            first, now = self._status is None, self._clock.now_ms()
+            first = self._status is None
+            now = self._clock.now_ms()
             status = self._status or Status(
                 job=self.name,
                 job_id=job_id,

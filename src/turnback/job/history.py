@@ -193,7 +193,8 @@ class History:
     def flush(self) -> None:
         with self._writing:
             with self._adding:
-                added, self._added = self._added, []
+                added = self._added
+                self._added = []
             if not added:
                 return
             self._flushed = self._clock.monotonic()

@@ -63,7 +63,8 @@ class Hooks:
 
     def call(self, event: str, job: str, text: str, document: bytes) -> list[str]:
         """Call all hooks; returns what went wrong, which is logged once until it works again."""
-        command, webhook = self._settings.command, self._settings.webhook
+        command = self._settings.command
+        webhook = self._settings.webhook
         calls: dict[str, Callable[[], None]] = {}
         if command is not None:
             variables = {"TURNBACK_EVENT": event, "TURNBACK_JOB": job, "TURNBACK_TEXT": text}

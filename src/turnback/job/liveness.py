@@ -17,7 +17,8 @@ LOST = "LOST"
 STALLED = "STALLED"
 ACTIVE = frozenset((JobState.RUNNING.value, STALLED))
 """The states of a job that processes its input, or should."""
-_RECENT_MS, _MANY_RESTARTS = 600_000, 3
+_RECENT_MS = 600_000
+_MANY_RESTARTS = 3
 """So many restarts in so long are a problem, also of a job that runs in between."""
 _SILENT_MS = 60_000
 _TERMINAL = frozenset(state.value for state in JobState if state.is_terminal)
@@ -66,7 +67,8 @@ def liveness_of(status: Status | None, now_ms: int) -> Liveness:
     """Check the processes of a job, without waiting for anything."""
     if status is None:
         return Liveness(JobState.CREATED.value)
-    driver, supervisor = _process(status.process), _process(status.supervisor)
+    driver = _process(status.process)
+    supervisor = _process(status.supervisor)
     if status.state.is_terminal:
         return Liveness(status.state.value, driver, supervisor)
     if driver is not None and driver.alive is False:

@@ -26,7 +26,8 @@ FORMAT = 1
 MOST_LETTERS = 5_000
 MOST_BYTES = 4 << 20
 """What a batch holds at most, but always a letter: an epoch takes all of it."""
-_BATCH, _OUTCOME = "redrive-batch", "redrive-outcome"
+_BATCH = "redrive-batch"
+_OUTCOME = "redrive-outcome"
 _FILE = re.compile(r".*/([1-9][0-9]*)\.json")
 
 
@@ -126,7 +127,8 @@ def _batches(letters: Iterable[bytes]) -> Iterable[list[bytes]]:
     for letter in letters:
         if batch and (len(batch) == MOST_LETTERS or size + len(letter) > MOST_BYTES):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(letter)
         size += len(letter)
     if batch:

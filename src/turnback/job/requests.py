@@ -46,7 +46,9 @@ from turnback.storage.envelope import encode_document, read_document
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"
 FORMAT = 1
-_REQUEST, _RESULT, _PROGRESS = "request", "request-result", "request-progress"
+_REQUEST = "request"
+_RESULT = "request-result"
+_PROGRESS = "request-progress"
 _STOP_POINT = "request-decision"
 _SUFFIX = {_REQUEST: "", _RESULT: ".result", _PROGRESS: ".progress"}
 _KIND_OF_SUFFIX = {suffix: kind for kind, suffix in _SUFFIX.items()}
@@ -127,7 +129,9 @@ class Requests:
         Raises:
             NotFoundError: There is no such request, or it ended long ago and is forgotten.
         """
-        began, pause, seen = self._clock.monotonic(), _FIRST_POLL_S, None
+        began = self._clock.monotonic()
+        pause = _FIRST_POLL_S
+        seen = None
         while True:
             result = self.result(id_)
             progress = self.progress(id_) if on_progress is not None else None
@@ -269,7 +273,8 @@ class Requests:
         ended are newer than all others, whatever the clocks.
         """
         files = self._files()
-        requests, ended = set(files[_REQUEST]), set(files[_RESULT])
+        requests = set(files[_REQUEST])
+        ended = set(files[_RESULT])
         surplus = len(ended) - max(keep, 0)
         old = sorted(ended, key=self._age)[:surplus] if surplus > 0 else []
         for id_, paths in files[_STOP_POINT].items():

@@ -20,8 +20,10 @@ from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
 FILE = "throughput.json"
-_KIND, _FORMAT = "throughput", 1
-_MINUTE_MS, _DAY_MS = 60_000, 86_400_000
+_KIND = "throughput"
+_FORMAT = 1
+_MINUTE_MS = 60_000
+_DAY_MS = 86_400_000
 _WIDTH_MS = 10_000
 WIDTHS = (
     (30 * _MINUTE_MS, _WIDTH_MS),
@@ -201,7 +203,8 @@ class ThroughputLog:
 
     def _full(self, start: int) -> Bucket:
         """A bucket as it is written; it is whole if the job ran before and after it."""
-        counted, end = self._new[start], start + _WIDTH_MS
+        counted = self._new[start]
+        end = start + _WIDTH_MS
         ran_before = start - _WIDTH_MS in self._new or start - _WIDTH_MS == self._newest
         first = start if ran_before else counted.first_ms
         last = end if end in self._new else counted.last_ms

@@ -24,7 +24,8 @@ def stall_of(status: Status, now_ms: int) -> Stall | None:
     """
     if status.state.is_terminal:
         return None
-    limit, silent_ms = status.limits.heartbeat_ms, now_ms - status.updated_ms
+    limit = status.limits.heartbeat_ms
+    silent_ms = now_ms - status.updated_ms
     if limit is not None and silent_ms > limit:
         return Stall(f"its driver has not reported for {format_age(silent_ms)}", silent=True)
     if status.restore is not None:
@@ -42,7 +43,8 @@ def stall_of(status: Status, now_ms: int) -> Stall | None:
 
 def _restore(status: Status, restore: RestoreProgress) -> Stall | None:
     """A long restore is no stall, in the first epoch neither, as long as it gets on."""
-    limit, stuck_ms = status.limits.epoch_ms, status.updated_ms - restore.moved_ms
+    limit = status.limits.epoch_ms
+    stuck_ms = status.updated_ms - restore.moved_ms
     if limit is None or stuck_ms <= limit:
         return None
     how_far = f"has stood at {int(100 * restore.done)} % for {format_age(stuck_ms)}"
@@ -50,7 +52,8 @@ def _restore(status: Status, restore: RestoreProgress) -> Stall | None:
 
 
 def _epochs(status: Status, progress: AttemptProgress) -> Iterator[str]:
-    limits, now_ms = status.limits, status.updated_ms
+    limits = status.limits
+    now_ms = status.updated_ms
     if progress.asked_ms is not None and progress.epoch is None:
         asked_ms = now_ms - progress.asked_ms
         if limits.heartbeat_ms is not None and asked_ms > limits.heartbeat_ms:
@@ -69,7 +72,8 @@ def _epochs(status: Status, progress: AttemptProgress) -> Iterator[str]:
 
 
 def _checkpoints(status: Status, progress: AttemptProgress) -> Iterator[str]:
-    limit, since_ms = status.limits.checkpoint_ms, progress.uncovered_ms
+    limit = status.limits.checkpoint_ms
+    since_ms = progress.uncovered_ms
     if limit is None or since_ms is None or status.updated_ms - since_ms <= limit:
         return
     text = f"no checkpoint for {format_age(status.updated_ms - since_ms)}"

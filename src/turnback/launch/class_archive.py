@@ -67,7 +67,8 @@ def _memory_left() -> int:
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             sizes.append(int(line.split()[1]) << 10)
-    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    limit = _read("/sys/fs/cgroup/memory.max")
+    used = _read("/sys/fs/cgroup/memory.current")
     if limit.strip().isdigit() and used.strip().isdigit():
         sizes.append(int(limit) - int(used))
     return min(sizes, default=0)

@@ -116,7 +116,8 @@ def search_log(
 
 def _matcher(text: str, level: Severity) -> Callable[[bytes], bool]:
     """Return what tells of each line in turn whether it is looked for."""
-    wanted, levels = text.lower().encode(), _Levels()
+    wanted = text.lower().encode()
+    levels = _Levels()
 
     def has_text(line: bytes) -> bool:
         if wanted.isascii():

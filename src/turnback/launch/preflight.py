@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _RESULT = "result.json"
-_FORCE, _DRY_RUN = "--force", "--dry-run"
+_FORCE = "--force"
+_DRY_RUN = "--dry-run"
 _TAIL = 30
 
 
@@ -82,7 +83,8 @@ def _check(program: ProgramPlanned) -> CheckReport:
     directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
     snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
-    allow, streams = spec.allow_non_restored_state, stream_counts(program.plan)
+    allow = spec.allow_non_restored_state
+    streams = stream_counts(program.plan)
     return check(program.plan, snapshot, spec.renames, allow, streams)
 
 

@@ -110,7 +110,8 @@ class Runs:
 def _belongs(run: RunDirectory, root: str) -> bool | None:
     """Return whether a launch belongs to a root, None if that is not known."""
     try:
-        job, launch = run.job(), run.read(LAUNCH, Launch)
+        job = run.job()
+        launch = run.read(LAUNCH, Launch)
     except UNDECODABLE:
         return None
     if job is not None:

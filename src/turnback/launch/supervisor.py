@@ -98,7 +98,8 @@ class Supervisor:
 
     def _start(self) -> ProcessId | None:
         """Start a driver; None if the system does not allow it."""
-        launch, self._start_error = self._launch, None
+        launch = self._launch
+        self._start_error = None
         try:
             # Into the file, not through a pipe: a driver must not die of its supervisor's death.
             with self._run.log.open("ab") as log:
@@ -156,7 +157,8 @@ class Supervisor:
 
     def _remember(self) -> None:
         """Remember what the driver has reported: its files may be gone when they are needed."""
-        job, attempt = _read_or_none(self._run.job), _read_or_none(self._run.running)
+        job = _read_or_none(self._run.job)
+        attempt = _read_or_none(self._run.running)
         self._job = self._job if job is None else job
         self._attempt = self._attempt if attempt is None else attempt
         if self._job is not None and not self._is_watching:
@@ -186,7 +188,8 @@ class Supervisor:
     def _end_of_driver(self, driver: ProcessId | None, code: int | None) -> RunEnd | None:
         """Return how the driver has ended for good, if it has."""
         self._remember()
-        job, error = self._job, self._error()
+        job = self._job
+        error = self._error()
         if error is not None and (job is None or self._attempt is None):
             return RunEnd(code, "the program failed")
         if job is None:
@@ -225,7 +228,8 @@ class Supervisor:
 
     def _wait_to_restart(self, code: int | None) -> RunEnd | None:
         """Wait as the restart strategy says; returns why there is no restart, if so."""
-        job, error = self._job, self._error()
+        job = self._job
+        error = self._error()
         assert job is not None
         self._deaths += 1
         how = f"the driver {'could not be started' if self._start_error else _exit_text(code)}"

@@ -171,7 +171,8 @@ class Cut:
 
     def _exchanges(self, edge: _Edge) -> bool:
         """Whether elements go to other tasks on their way to an operator."""
-        node, before = edge.consumer, self.parallelism[edge.producer.id]
+        node = edge.consumer
+        before = self.parallelism[edge.producer.id]
         if self._key(node, edge.input) is not None:
             return True
         needed = (_chosen(node) is not None and _chosen(node) != before) or (
@@ -364,7 +365,8 @@ def _chosen(node: Node) -> int | None:
 
 def _before(strategy: Node) -> list[Node]:
     """What elements have gone through since they had other timestamps, or none at all."""
-    found, stack = dict[int, Node](), [strategy]
+    found = dict[int, Node]()
+    stack = [strategy]
     while stack:
         for each in inputs_of_time(stack.pop()):
             if each.id not in found and each.kind is not NodeKind.TIMESTAMPS:

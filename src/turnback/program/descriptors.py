@@ -102,7 +102,8 @@ class StateDescriptor:
     def _declare(self, options: EvolutionOptions, name: str, type: Any, *key_type: Any) -> None:
         state = f"state {check_state_name(name)!r}"
         (own, key), problem = _resolve(state, type, *key_type)
-        migrate_from, old = options.get("migrate_from"), None
+        migrate_from = options.get("migrate_from")
+        old = None
         if migrate_from is not None:
             (old, _), unreadable = _resolve(f"{state}: migrate_from", migrate_from)
             problem = problem or unreadable
@@ -322,7 +323,8 @@ def _resolve(
 ) -> tuple[tuple[TypeInfo | None, TypeInfo | None], str | None]:
     """The types of a value and of a map's key, or why there are none."""
     try:
-        value_type, key_type = as_type(value), as_type(key[0]) if key else None
+        value_type = as_type(value)
+        key_type = as_type(key[0]) if key else None
         whole = value_type if key_type is None else MapTypeInfo(key_type, value_type)
         Serializer(whole)
     except UnsupportedTypeError as e:

@@ -88,12 +88,15 @@ def _hashes(values: pa.Array) -> npt.NDArray[np.uint64]:
 def _sketches(slots: Longs, ranks: Longs, count: int) -> pa.Array:
     """Sketches of so many groups; a slot is the number of a register among all of them."""
     order = np.lexsort((ranks, slots))
-    slots, ranks = slots[order], ranks[order]
+    slots = slots[order]
+    ranks = ranks[order]
     greatest = np.flatnonzero(np.append(slots[1:] != slots[:-1], [True] * (len(slots) > 0)))
-    slots, ranks = slots[greatest], ranks[greatest]
+    slots = slots[greatest]
+    ranks = ranks[greatest]
     ends = np.searchsorted(slots, np.arange(1, count + 1) * _REGISTERS)
     packed = ((slots % _REGISTERS) << 8 | ranks).astype(np.uint32)
-    sketches, start = [], 0
+    sketches = []
+    start = 0
     for end in ends.tolist():
         entries = packed[start:end]
         if end - start >= _SPARSE:
@@ -137,7 +140,9 @@ def _estimate(histogram: Longs) -> npt.NDArray[np.float64]:
 
 
 def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    empty, y, z = x == 1, np.ones_like(x), x
+    empty = x == 1
+    y = np.ones_like(x)
+    z = x
     for _ in range(64):
         x = x * x
         z = z + x * y
@@ -146,7 +151,8 @@ def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    y, z = np.ones_like(x), 1 - x
+    y = np.ones_like(x)
+    z = 1 - x
     for _ in range(64):
         x = np.sqrt(x)
         y = 0.5 * y

@@ -25,7 +25,8 @@ def fields_read(function: Any, names: Collection[str]) -> set[str] | None:
     """
     position = 0
     if isinstance(function, MethodType):
-        function, position = function.__func__, 1
+        function = function.__func__
+        position = 1
     if not isinstance(function, FunctionType):
         return None
     found = _attributes_read(function.__code__, position)

@@ -257,7 +257,9 @@ def inputs_of_time(node: Node) -> tuple[Node, ...]:
 
 def sources_before(node: Node) -> list[Node]:
     """All sources that the elements of an operator come from."""
-    found, seen, stack = [], {node.id}, [node]
+    found = []
+    seen = {node.id}
+    stack = [node]
     while stack:
         each = stack.pop()
         if each.kind is NodeKind.SOURCE:
@@ -277,7 +279,8 @@ def has_partitions(node: Node) -> bool:
 def strategies_before(node: Node) -> list[Node | None]:
     """The watermark strategies that an operator's output goes by; None for a lack of one."""
     found: list[Node | None] = []
-    seen, stack = {node.id}, [node]
+    seen = {node.id}
+    stack = [node]
     while stack:
         each = stack.pop()
         if each.kind is NodeKind.TIMESTAMPS:

@@ -103,7 +103,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         self._function.close()
 
     def process_element1(self, value: Any, ctx: Any) -> Emissions:
-        time, interval = self._time(ctx), self._plan.interval
+        time = self._time(ctx)
+        interval = self._plan.interval
         if time < ctx.timer_service().current_watermark():
             return _late(time, value, self._plan.late_left)
         self._keep(self._left, time, value, interval, ctx)
@@ -113,7 +114,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         )
 
     def process_element2(self, value: Any, ctx: Any) -> Emissions:
-        time, interval = self._time(ctx), self._plan.interval.reversed()
+        time = self._time(ctx)
+        interval = self._plan.interval.reversed()
         if time < ctx.timer_service().current_watermark():
             return _late(time, value, self._plan.late_right)
         self._keep(self._right, time, value, interval, ctx)
@@ -152,7 +154,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
 
 def _partners(held: Any, time: int, interval: Interval) -> list[tuple[int, Any]]:
     """The elements within the interval, with their times, the earliest first."""
-    lower, upper = time + interval.lower_ms, time + interval.upper_ms
+    lower = time + interval.lower_ms
+    upper = time + interval.upper_ms
     times = sorted(at for at in held if lower <= at <= upper)
     return [(at, value) for at in times for value in held.get(at)]
 

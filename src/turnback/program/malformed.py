@@ -93,7 +93,8 @@ def files_policy(
 
 def malformed_error(uid: str, place: str | None, text: str | None) -> MalformedRecordError:
     """The error that ends a job which is to have no malformed records."""
-    place, text = plain_path(place or "?"), text or ""
+    place = plain_path(place or "?")
+    text = text or ""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return MalformedRecordError(
         f"source {uid!r}: a record does not fit its schema: {place}: {shown!r}. Mend what is "

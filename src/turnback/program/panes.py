@@ -34,7 +34,9 @@ class Panes:
         """The panes of windows by event time; None for windows that cannot share them."""
         if not isinstance(assigner, AlignedWindows) or not assigner.is_event_time:
             return None
-        size, slide, offset = assigner.size_ms, assigner.slide_ms, assigner.offset_ms
+        size = assigner.size_ms
+        slide = assigner.slide_ms
+        offset = assigner.offset_ms
         return cls(size, slide, offset, gcd(size, slide)) if slide <= size else None
 
     def definition(self) -> str:

@@ -67,7 +67,8 @@ def _with_columns(type: RowTypeInfo, needed: Collection[str]) -> RowTypeInfo:
 
 def _columns_needed(node: Node, readers_of: ReadersOf, names: Collection[str]) -> set[str] | None:
     """The columns of a source that are read behind an operator; None for all of them."""
-    needed, passing = set[str](), [node]
+    needed = set[str]()
+    passing = [node]
     for each in passing:  # which grows
         for reader in readers_of(each):
             columns = _columns_read(reader, names)
@@ -87,10 +88,12 @@ def _columns_read(node: Node, names: Collection[str]) -> set[str] | None:
     if node.on_error is ErrorPolicy.DEAD_LETTER:
         return None  # dead letters are whole
     if node.kind is NodeKind.COMBINE:
-        key, aggregates = node.function.key, node.function.aggregates.values()
+        key = node.function.key
+        aggregates = node.function.aggregates.values()
         read: set[str] | None = {column for each in aggregates for column in each.columns}
     else:
-        key, read = node.key, _read_by_function(node, names)
+        key = node.key
+        read = _read_by_function(node, names)
     of_key = set() if key is None else _read_by_key(key, names)
     return None if read is None or of_key is None else read | of_key
 

@@ -31,7 +31,8 @@ class RollingAggregate(ReduceFunction):
             raise PlanError(f"{method}: values of {field} cannot be {kind}; choose another field")
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        one, two = self._value(value1), self._value(value2)
+        one = self._value(value1)
+        two = self._value(value2)
         if self._method in ("min_by", "max_by"):
             return value2 if self._wins(two, one) else value1
         if self._method == "sum":

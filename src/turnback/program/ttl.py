@@ -239,7 +239,8 @@ class StateTtlConfigBuilder:
         Neither argument has a meaning here: a merge looks at the clock once, and how often files
         are merged depends on their sizes.
         """
-        method, period = "cleanup_in_rocksdb_compact_filter", _MONTH
+        method = "cleanup_in_rocksdb_compact_filter"
+        period = _MONTH
         if periodic_compaction_time is not None:
             what = f"{method}: periodic_compaction_time"
             period = Duration(as_milliseconds(periodic_compaction_time, what))

@@ -40,7 +40,8 @@ from turnback.types.coerce import row_values
 from turnback.types.columns import from_column, stream_columns, to_column
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
-WINDOW_START, WINDOW_END = "window_start", "window_end"
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
 """The columns that tell the bounds of a window."""
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
@@ -142,7 +143,8 @@ class DeclaredAggregates(AggregateFunction):
         return (None,) * len(self._types)
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        kind, one = self._element_type, Groups(np.zeros(1, np.int64), 1)
+        kind = self._element_type
+        one = Groups(np.zeros(1, np.int64), 1)
         values = row_values(value, kind) if isinstance(kind, RowTypeInfo) else (value,)
         element = {
             name: to_column([each], type_)
@@ -230,7 +232,8 @@ def plan_window_aggregation(
                 f"aggregate: {name!r} is what a bound of the window is called; choose another name "
                 f"for the {'column of the key' if name in keys else 'aggregate'}"
             )
-    states, results = aggregation.accumulators, aggregation.type.types[len(keys) :]
+    states = aggregation.accumulators
+    results = aggregation.type.types[len(keys) :]
     bounds = (Types.INSTANT(), Types.INSTANT())
     names = (*keys, WINDOW_START, WINDOW_END, *aggregates)
     type_ = RowTypeInfo(names, (*key.types, *bounds, *results))

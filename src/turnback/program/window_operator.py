@@ -84,9 +84,11 @@ class Folding:
 
     def merge(self, one: Any, other: Any) -> Any:
         if self.aggregate is None:
-            merged, method = self.reduce.reduce(one, other), "reduce"
+            merged = self.reduce.reduce(one, other)
+            method = "reduce"
         else:
-            merged, method = self.aggregate.merge(one, other), "merge"
+            merged = self.aggregate.merge(one, other)
+            method = "merge"
         if merged is None and (one is not None or other is not None):
             raise merged_to_nothing(self.aggregate or self.reduce, method)
         return merged
@@ -97,7 +99,8 @@ class Folding:
     def result_of(self, values: Sequence[Any]) -> Any:
         """The result of some elements, of which there is at least one."""
         serializer = self._serializer
-        held, add = self.first(values[0]), self.adder()
+        held = self.first(values[0])
+        add = self.adder()
         for value in values[1:]:
             # What functions are given has its declared type, as if it had been stored in between.
             held = add(value, serializer.decode(serializer.encode(held)))
@@ -243,7 +246,8 @@ class WindowOperator(KeyedProcessFunction):
             function.close()
 
     def process_element(self, value: Any, ctx: Any) -> Emissions:
-        plan, service = self._plan, ctx.timer_service()
+        plan = self._plan
+        service = ctx.timer_service()
         by_event_time = plan.assigner.is_event_time
         time = ctx.timestamp() if by_event_time else service.current_processing_time()
         if time is None:
@@ -272,7 +276,8 @@ class WindowOperator(KeyedProcessFunction):
         return out
 
     def on_timer(self, timestamp: int, ctx: Any) -> Emissions:
-        plan, out = self._plan, Emissions()
+        plan = self._plan
+        out = Emissions()
         domain = ctx.time_domain()
         is_event = domain is TimeDomain.EVENT_TIME
         on_time = plan.trigger.on_event_time if is_event else plan.trigger.on_processing_time
@@ -359,11 +364,13 @@ class WindowOperator(KeyedProcessFunction):
             self._purge(window)
 
     def _fired(self, window: TimeWindow, ctx: Any) -> list[Any]:
-        plan, service = self._plan, ctx.timer_service()
+        plan = self._plan
+        service = ctx.timer_service()
         held = self._windows.get(tuple(window))
         if held is None or (plan.keeps_elements and held == 0):
             return []
-        key, context = ctx.get_current_key(), WindowContext(window, service, self._states)
+        key = ctx.get_current_key()
+        context = WindowContext(window, service, self._states)
         if plan.folding is not None and not plan.keeps_elements:
             return plan.apply(key, context, [plan.folding.result(held)])
         elements: Sequence[tuple[int, Any]] = self._held(window)
@@ -472,7 +479,8 @@ class WindowOperator(KeyedProcessFunction):
     def _merge_elements(self, windows: Sequence[TimeWindow], whole: TimeWindow) -> None:
         """Give the elements of some windows to one; those of the first stay where they are."""
         first, *others = windows
-        place, count = self._place(first), self._windows.get(tuple(first)) or 0
+        place = self._place(first)
+        count = self._windows.get(tuple(first)) or 0
         for window in others:
             elements = self._held(window)
             self._remove_elements(window)

@@ -164,7 +164,8 @@ class _Reducing(WindowState):
 
     def add(self, value: Any) -> None:
         given = self._descriptor.reduce_function
-        reduce, before = getattr(given, "reduce", given), self._read()
+        reduce = getattr(given, "reduce", given)
+        before = self._read()
         self._write(value if before is None else reduce(before, value))
 
     def absorb(self, other: WindowState) -> None:
@@ -180,13 +181,15 @@ class _Aggregating(WindowState):
         return None if accumulator is None else function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
-        accumulator, function = self._read(), self._descriptor.aggregate_function
+        accumulator = self._read()
+        function = self._descriptor.aggregate_function
         if accumulator is None:
             accumulator = function.create_accumulator()
         self._write(function.add(value, accumulator))
 
     def absorb(self, other: WindowState) -> None:
-        mine, theirs = self._read(), other._read()
+        mine = self._read()
+        theirs = other._read()
         if mine is None or theirs is None:
             self._write(theirs if mine is None else mine)
             return

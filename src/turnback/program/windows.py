@@ -81,12 +81,14 @@ class AlignedWindows(WindowAssigner):
     offset_ms: int
 
     def assign_windows(self, element: Any, timestamp: int) -> Collection[TimeWindow]:
-        slide, size = self.slide_ms, self.size_ms
+        slide = self.slide_ms
+        size = self.size_ms
         last = timestamp - (timestamp - self.offset_ms) % slide
         return [TimeWindow(start, start + size) for start in range(last, timestamp - size, -slide)]
 
     def definition(self) -> str:
-        size, slide = format_duration(self.size_ms), format_duration(self.slide_ms)
+        size = format_duration(self.size_ms)
+        slide = format_duration(self.slide_ms)
         kind = f"tumbling windows of {size}"
         if self.slide_ms != self.size_ms:
             kind = f"sliding windows of {size} every {slide}"

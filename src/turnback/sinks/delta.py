@@ -41,7 +41,8 @@ _LOOK_BACK = 10
 """How many versions are made durable that others may have written, when a job starts."""
 _HISTORY = 1000
 """How many versions are looked at for the join that published something."""
-_DRIVER, _FENCE = ".driver", ".fence"
+_DRIVER = ".driver"
+_FENCE = ".fence"
 _OWNER = "turnback.owner"
 _NONCE = version_of(1, 0) - 1
 """Attempt and nonce of a driver are one number, as attempt and epoch are in a version."""
@@ -116,7 +117,8 @@ class DeltaTarget:
     def create(self, type: TypeInfo) -> None:
         if self._open() is not None:
             return
-        sink, schema = self._sink, self._delta.Schema.from_arrow(stream_schema(type))
+        sink = self._sink
+        schema = self._delta.Schema.from_arrow(stream_schema(type))
         try:
             with self._failures("create"):
                 self._delta.DeltaTable.create(
@@ -237,7 +239,8 @@ class DeltaTarget:
 
     def _sync(self) -> None:
         """Make durable what delta-rs has written, perhaps in a process that died before this."""
-        storage, newest = self._sink.storage(), self._table.version()
+        storage = self._sink.storage()
+        newest = self._table.version()
         first = self._synced + 1 if self._synced is not None else max(0, newest - _LOOK_BACK)
         for version in range(first, newest + 1):
             entry = f"_delta_log/{version:020d}.json"
@@ -269,7 +272,8 @@ class DeltaTarget:
                 return None
 
     def _properties(self, mark: Mark, told: dict[str, str]) -> Any:
-        app, transaction = _app_id(mark.identity), self._delta.Transaction
+        app = _app_id(mark.identity)
+        transaction = self._delta.Transaction
         if mark.identity.directory_id:
             driver = version_of(mark.attempt, int(mark.nonce or "0", 16))
             transactions = [

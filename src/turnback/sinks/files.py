@@ -51,7 +51,8 @@ class FileCommitter:
     """Renames staged files into place."""
 
     def __init__(self, root: Path, ctx: CommitterContext) -> None:
-        self._root, self._ctx = root, ctx
+        self._root = root
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
         home = attempt_directory(root, ctx)
         with self._failures("create", home):
@@ -139,7 +140,8 @@ class FileCommitter:
 
     def _is_waiting(self, file: StagedFile) -> bool:
         """Return whether a file is to be published; False if that has been done."""
-        staged, final = self._locate(file), self._root / file.final
+        staged = self._locate(file)
+        final = self._root / file.final
         with self._failures("commit", staged):
             try:
                 length = staged.stat().st_size
@@ -155,7 +157,8 @@ class FileCommitter:
         return True
 
     def _publish(self, file: StagedFile) -> None:
-        staged, final = self._root / file.staged, self._root / file.final
+        staged = self._root / file.staged
+        final = self._root / file.final
         with self._failures("commit", staged):
             try:
                 staged.rename(final)
@@ -212,7 +215,8 @@ class _KnownFiles:
     """
 
     def __init__(self, root: Path, ctx: CommitterContext) -> None:
-        self._root, self._ctx = root, ctx
+        self._root = root
+        self._ctx = ctx
         self._published = PublishRecord(root, ctx.attempt)
 
     def check(self) -> None:

@@ -73,7 +73,8 @@ def _converter(kind: pa.DataType) -> Convert | None:
     if pt.is_decimal(kind):
         return lambda value: format(value, "f")
     if pt.is_map(kind):
-        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        key = _converter(kind.key_type)
+        item = _converter(kind.item_type)
         return lambda pairs: {str(_text(_apply(key, k))): _apply(item, v) for k, v in pairs}
     if pt.is_struct(kind):
         fields = {f.name: c for f in kind if (c := _converter(f.type)) is not None}
@@ -192,7 +193,10 @@ class FileWriter(SinkWriter):
     def __init__(
         self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
     ) -> None:
-        self._root, self._format, self._header, self._ctx = root, format_name, header, ctx
+        self._root = root
+        self._format = format_name
+        self._header = header
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
@@ -217,7 +221,8 @@ class FileWriter(SinkWriter):
     def prepare(self) -> bytes | None:
         require_open(self._closed, self._name)
         self._closed = True
-        file, encoder = self._file, self._encoder
+        file = self._file
+        encoder = self._encoder
         if file is None or encoder is None:
             return None
         with self._failures():
@@ -227,7 +232,8 @@ class FileWriter(SinkWriter):
             length = file.tell()
             file.close()
             sync_upwards(self._staged.parent, self._root)
-        epoch, partition = self._ctx.epoch, self._ctx.partition
+        epoch = self._ctx.epoch
+        partition = self._ctx.partition
         staged = self._staged.relative_to(self._root).as_posix()
         return StagedFile(staged, self._final, length, self._rows, epoch, partition).encode()
 

@@ -41,7 +41,8 @@ def _bins(tasks: list[Any]) -> Iterator[list[Any]]:
         held += task.file.file_size_in_bytes
         if held >= TARGET_BYTES:
             yield bin
-            bin, held = [], 0
+            bin = []
+            held = 0
     yield bin
 
 
@@ -81,7 +82,8 @@ class JoinedFiles:
         PyIceberg must not rebase the commit: rows may have been deleted from the old files
         meanwhile. None go if the table has changed so much that everything has to begin again.
         """
-        location, there = table.location().rstrip("/"), _whole_files(table)
+        location = table.location().rstrip("/")
+        there = _whole_files(table)
         usable = [
             (path, old)
             for path, old in self._made
@@ -121,7 +123,8 @@ def _joined(arrow_io: Any, table: Any, tasks: list[Any]) -> bytes:
             held_bytes += batch.nbytes
             if held_bytes >= ROW_GROUP_BYTES:
                 writer.write_table(pa.concat_tables(held))
-                held, held_bytes = [], 0
+                held = []
+                held_bytes = 0
         if held:
             writer.write_table(pa.concat_tables(held))
     return bytes(target.getvalue().to_pybytes())

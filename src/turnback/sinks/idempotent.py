@@ -104,7 +104,8 @@ class IdempotentSink(Sink):
 
 class _IdempotentWriter(SinkWriter):
     def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
-        self._sink, self._ctx = sink, ctx
+        self._sink = sink
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
         self._is_open = self._done = False
 

@@ -84,7 +84,8 @@ def homes_of(ctx: CommitterContext, paths: Iterable[PurePosixPath]) -> set[PureP
     """
     if not ctx.directory_id:
         return {SinkIdentity.of(ctx).home} & set(paths)
-    named, placed = job_home(ctx.job), job_home(ctx.job, ctx.directory_id)
+    named = job_home(ctx.job)
+    placed = job_home(ctx.job, ctx.directory_id)
     return {
         path
         for path in paths

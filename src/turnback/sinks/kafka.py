@@ -51,8 +51,10 @@ class KafkaSink(Sink):
         guarantee: DeliveryGuarantee,
         prefix: str | None = None,
     ) -> None:
-        self._cluster, self.guarantee = cluster, guarantee
-        self._topics, self._selects = records.topics, records.selects
+        self._cluster = cluster
+        self.guarantee = guarantee
+        self._topics = records.topics
+        self._selects = records.selects
         self._prefix = prefix
         self._delivery: Sink
         if guarantee is DeliveryGuarantee.EXACTLY_ONCE:

@@ -98,7 +98,8 @@ class KafkaClient:
     def __init__(
         self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
     ) -> None:
-        self.cluster, self.name = cluster, name
+        self.cluster = cluster
+        self.name = name
         self._failure = failure
         self.refused: str | None = None
         """Kafka's code for refusing the login, once it has done so."""
@@ -146,7 +147,8 @@ class KafkaClient:
 
     def explain(self, error: Any, what: str) -> TurnbackError:
         """The error for what Kafka has answered; `what` could not be done."""
-        code, text = error.name(), self.cluster.hide(_text(error))
+        code = error.name()
+        text = self.cluster.hide(_text(error))
         start = f"{self.name}: cannot {what} at {self.cluster.servers}: "
         if self.refused is not None or code in _LOGIN:
             return ConfigurationError(
@@ -300,7 +302,8 @@ def send_all(
     on_delivery: Callable[[Any, Any], None] | None = None,
 ) -> None:
     """Hand records to a producer, which sends them while this goes on."""
-    produce, poll = producer.produce, producer.poll
+    produce = producer.produce
+    poll = producer.poll
     for number, (topic, key, value) in enumerate(records):
         while True:
             try:
@@ -316,7 +319,8 @@ def patiently(
     call: Callable[[], T], for_s: float = PATIENCE_S, passing: Collection[str] = PASSING
 ) -> T:
     """Call again while Kafka says that it is not ready yet, as after a restart of a broker."""
-    end, pause = time.monotonic() + for_s, 0.05
+    end = time.monotonic() + for_s
+    pause = 0.05
     while True:
         try:
             return call()

@@ -142,7 +142,8 @@ class KafkaMemory(KafkaClient):
         return self.make(confluent_kafka().Consumer, {**self._settings, **own})
 
     def _end(self, level: Any) -> int:
-        place, wait_s = confluent_kafka().TopicPartition(TOPIC, 0), kafka_client.START_S
+        place = confluent_kafka().TopicPartition(TOPIC, 0)
+        wait_s = kafka_client.START_S
         wanted = {place: self._api.OffsetSpec.latest()}
 
         def offset() -> int:

@@ -59,7 +59,9 @@ class KafkaRecordSerializationSchema:
         select: Callable[[Any], str] | None = None,
     ) -> None:
         self.topics = tuple(topics)
-        self._value, self._key, self._key_field = value, key, key_field
+        self._value = value
+        self._key = key
+        self._key_field = key_field
         self._select = select
 
     @staticmethod
@@ -226,7 +228,8 @@ class KafkaRecordSerializationSchemaBuilder:
 
     def set_topic(self, topic: str) -> Self:
         """Set the topic, which has to exist."""
-        self._topics, self._select = (_name("set_topic", topic),), None
+        self._topics = (_name("set_topic", topic),)
+        self._select = None
         return self
 
     def set_topic_selector(

@@ -42,7 +42,8 @@ class StreamingDelivery(Sink):
     def __init__(
         self, cluster: Cluster, records: KafkaRecordSerializationSchema, waits: bool
     ) -> None:
-        self.cluster, self.records = cluster, records
+        self.cluster = cluster
+        self.records = records
         self._waits = waits
 
     def check_claim(self, ctx: CommitterContext) -> None:
@@ -57,7 +58,8 @@ class StreamingDelivery(Sink):
 
 class _StreamingWriter(SinkWriter):
     def __init__(self, sink: StreamingDelivery, ctx: WriterContext, waits: bool) -> None:
-        self._sink, self._waits = sink, waits
+        self._sink = sink
+        self._waits = waits
         self._client = KafkaClient(sink.cluster, name_sink(ctx.job, ctx.uid))
         self._problem: tuple[Any, str] | None = None
 

@@ -116,7 +116,8 @@ class KafkaTopics(KafkaClient):
         """Kafka's ids of topics, by name; without those that are not there or have none."""
         api = require("confluent_kafka.admin", "kafka", "KafkaSource")
         admin = self.make(api.AdminClient, dict(self._settings))
-        names, wait_s = list(topics), kafka_client.START_S
+        names = list(topics)
+        wait_s = kafka_client.START_S
         return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
 
     def limits(self, topic: str) -> TopicLimits:

@@ -119,7 +119,9 @@ class TransactionalDelivery(WriteAheadSink):
         *,
         selects: bool = False,
     ) -> None:
-        self._cluster, self._topics, self._records = cluster, tuple(topics), records
+        self._cluster = cluster
+        self._topics = tuple(topics)
+        self._records = records
         self.prefix = prefix
         self._selects = selects
         self._claimant: CommitterContext | None = None
@@ -268,7 +270,8 @@ class TransactionalDelivery(WriteAheadSink):
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         """Describe what a task has staged, with its topics and whose readers wait just now."""
-        info, change = super().explain(transaction, ctx), msgspec.structs.replace
+        info = super().explain(transaction, ctx)
+        change = msgspec.structs.replace
         try:
             topics = self._topics_of(transaction, ctx)
             info = change(info, what=f"{info.what}, for {name_topics(topics)}")
@@ -297,7 +300,8 @@ class TransactionalDelivery(WriteAheadSink):
         """The topics of staged records, read from the records if they name them."""
         if not self._selects:
             return list(self._topics)
-        files, task = StagedFiles(ctx), StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid))
+        files = StagedFiles(ctx)
+        task = StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid))
         batches = (b for part in task.parts for b in decode_elements(files.read(part), RECORDS))
         return sorted({t for batch in batches for t in batch.arrow.column(0).unique().to_pylist()})
 
@@ -568,7 +572,8 @@ class _RecordWriter(SinkWriter):
     def __init__(
         self, cluster: Cluster, records: KafkaRecordSerializationSchema, ctx: WriterContext
     ) -> None:
-        self._cluster, self._records = cluster, records
+        self._cluster = cluster
+        self._records = records
         self._name = name_sink(ctx.job, ctx.uid)
         attempt = (ctx.job_id, ctx.attempt)
         self._limits = RecordLimits(cluster, records.topics[0], self._name, attempt)

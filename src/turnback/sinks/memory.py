@@ -125,7 +125,8 @@ class InlineSink(Sink):
 
 class _InlineWriter(SinkWriter):
     def __init__(self, sink: InlineSink, ctx: WriterContext) -> None:
-        self._sink, self._ctx = sink, ctx
+        self._sink = sink
+        self._ctx = ctx
         self._gathered: Any = None
 
     def write(self, batch: Batch) -> None:
@@ -135,7 +136,8 @@ class _InlineWriter(SinkWriter):
     def prepare(self) -> bytes | None:
         if self._gathered is None:
             return None
-        kind, ctx = self._sink.kind, self._ctx
+        kind = self._sink.kind
+        ctx = self._ctx
         body = self._sink.encode(self._gathered, ctx)
         if len(body) > MAX_BYTES:
             raise SinkError(
@@ -154,7 +156,8 @@ class InlineCommitter:
     """Applies outputs on the driver, in order of epoch and partition, each once per process."""
 
     def __init__(self, sink: InlineSink, ctx: CommitterContext) -> None:
-        self._sink, self._ctx = sink, ctx
+        self._sink = sink
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
 
     def commit(self, transactions: Sequence[bytes]) -> None:

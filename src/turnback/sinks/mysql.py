@@ -59,7 +59,8 @@ _REHEARSAL = "turnback_rehearsal"
 _REFUSED = {1044, 1045, 1049, 1698, 2059}  # no access to the database, wrong password, no database
 _DENIED = {1044, 1142, 1143, 1227, 1370, 1401}
 _LOST = {0, 1053, 1927, 2006, 2013, 2014, 2055}
-_UNKNOWN_XID, _BUSY_XID = 1397, 1400
+_UNKNOWN_XID = 1397
+_BUSY_XID = 1400
 _DETACH_S = 10.0
 """How long a server may take to notice that the connection that prepared a transaction is gone."""
 
@@ -180,7 +181,8 @@ class MySqlDatabase(Database):
         self, parameters: Mapping[str, Any], password: str | None, table: str, lock_timeout: float
     ) -> None:
         self._pymysql = require("pymysql", "mysql", "MySqlSink")
-        self._schema, self._name = parameters["database"], table
+        self._schema = parameters["database"]
+        self._name = table
         self.where = "the server at {host}:{port}/{database}".format(**parameters)
         self.target = f"{self._schema}.{table}"
         self._table = f"{_quoted(self._schema)}.{_quoted(table)}"
@@ -548,7 +550,8 @@ def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
     match = re.search(r"\((\d+),(\d+)\)", column.declared)
     if match is None:
         return None
-    most, decimals = int(match[1]), int(match[2])
+    most = int(match[1])
+    decimals = int(match[2])
     if decimals < scale:
         return f"it rounds to {decimals} decimals; declare the field as it is, or widen the column"
     if most - decimals < digits - scale:

@@ -27,7 +27,8 @@ from turnback.storage.envelope import seal, unseal
 
 SUFFIX = ".inprogress"
 """Ends the names of files that stand for output which is not published yet."""
-_OWNER, _OWNER_FORMAT = "sink-owner", 1
+_OWNER = "sink-owner"
+_OWNER_FORMAT = 1
 _OWNER_PATH = f"{HIDDEN}/.owner"
 """No job's directory beside it can have this name, and no reader of `*.json` takes it for data."""
 
@@ -51,7 +52,9 @@ class Ownership:
     """
 
     def __init__(self, storage: Storage, place: str, ctx: CommitterContext) -> None:
-        self._storage, self._place, self._ctx = storage, place, ctx
+        self._storage = storage
+        self._place = place
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
 
     def check_claim(self) -> None:

@@ -316,7 +316,8 @@ class PostgresDatabase(Database):
         key: Sequence[str],
         batches: Iterable[Sequence[pa.Array]],
     ) -> None:
-        listed, keys = _listed(names), _listed(key)
+        listed = _listed(names)
+        keys = _listed(key)
         rest = [_quoted(name) for name in names if name not in key]
         updates = ", ".join(f"{name} = excluded.{name}" for name in rest)
         self.execute(
@@ -502,7 +503,8 @@ def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
     match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
     if match is None:
         return None
-    most, decimals = int(match[1]), int(match[2])
+    most = int(match[1])
+    decimals = int(match[2])
     if decimals < scale:
         return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
     if most - decimals < digits - scale:

@@ -31,7 +31,8 @@ from turnback.types.typeinfo import TypeInfo
 _KEYS_AT_ONCE = 500
 _VERSION_FIELD = "turnback_version"
 
-_OWNER_KEYS, _VERSION_KEYS = "turnback:owner:", "turnback:version:"
+_OWNER_KEYS = "turnback:owner:"
+_VERSION_KEYS = "turnback:version:"
 _DIGITS = 19
 
 # What both scripts begin with. Only tasks of the job that owns the keys may write, and whether it
@@ -175,7 +176,9 @@ class RedisSink(IdempotentSink):
             raise ConfigurationError(f"RedisSink: ttl is a number of seconds, not {ttl!r}")
         if ttl is not None and not ttl >= 0.001:
             raise ConfigurationError(f"RedisSink: ttl is at least a millisecond, not {ttl!r}")
-        self.layout, self.prefix, self.ttl = layout, prefix, ttl
+        self.layout = layout
+        self.prefix = prefix
+        self.ttl = ttl
         self.password_from = password_from
         self._password = password_of("RedisSink", given, password_from, None)
         self._client: Any = None

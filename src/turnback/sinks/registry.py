@@ -55,7 +55,8 @@ def explain_handle(
     Raises:
         SinkError: It cannot be read.
     """
-    kind, sink = handle_kind(transaction), name_sink(ctx.job, ctx.uid)
+    kind = handle_kind(transaction)
+    sink = name_sink(ctx.job, ctx.uid)
     if kind is None:
         raise SinkError(f"{sink}: a prepared transaction cannot be read")
     if kind in _INLINE:

@@ -101,7 +101,8 @@ class JsonRowSerializationSchema(SerializationSchema):
         return self.serialize_batch(Batch(self._type, [element]))[0]
 
     def serialize_batch(self, batch: Batch) -> Payloads:
-        arrow, encode = batch.arrow, self._encode
+        arrow = batch.arrow
+        encode = self._encode
         names = arrow.schema.names
         columns = [json_column(column) for column in arrow.columns]
         return [encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]

@@ -36,7 +36,8 @@ from turnback.types.columns import stream_columns
 from turnback.types.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
-EXACTLY_ONCE, UPSERT = "exactly-once", "upsert"
+EXACTLY_ONCE = "exactly-once"
+UPSERT = "upsert"
 _PRUNE_EVERY = 256
 
 
@@ -218,7 +219,8 @@ class SqlCommitter:
     ) -> None:
         self._sink = sink
         self._ctx = ctx
-        self._inner, self._committer = inner, inner.committer(ctx)
+        self._inner = inner
+        self._committer = inner.committer(ctx)
         self._driver = DriverConnection(sink)
         self._commits = 0
         self._oldest_marked: int | None = None

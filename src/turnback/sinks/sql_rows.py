@@ -88,7 +88,8 @@ class DriverConnection:
             raise
 
     def close(self) -> None:
-        database, self._database = self._database, None
+        database = self._database
+        self._database = None
         if database is not None:
             database.close()
 
@@ -98,7 +99,8 @@ class CheckedRows:
 
     def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
         self._target = target
-        self._sink, self._table = name_sink(ctx.job, ctx.uid), database.target
+        self._sink = name_sink(ctx.job, ctx.uid)
+        self._table = database.target
         self._limits: dict[str, Limits] = {}
         for column in database.columns():
             limits = column.limits
@@ -404,6 +406,7 @@ class _RehearsingWriter(SinkWriter):
 
     def _close(self) -> None:
         self._closed = True
-        database, self._database = self._database, None
+        database = self._database
+        self._database = None
         if database is not None:
             database.close()

@@ -37,7 +37,8 @@ from turnback.storage.envelope import check, digest
 from turnback.types.columns import Batch
 
 _LOG = logging.getLogger(__name__)
-KIND, _VERSION = "write-ahead", 1
+KIND = "write-ahead"
+_VERSION = 1
 FILE_BYTES = 32 * 1024 * 1024
 """A task starts another file when one has this size: the driver reads them one at a time."""
 _STAGED = re.compile(r"sinks/[^/]+/staged/(\d+)/(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.arrow")
@@ -149,13 +150,15 @@ class StagingWriter(SinkWriter):
         self._closed = True
         if not self._parts:
             return None
-        ctx, kind = self._ctx, describe_type(self._ctx.type)
+        ctx = self._ctx
+        kind = describe_type(self._ctx.type)
         return StagedTask(
             ctx.uid, ctx.attempt, ctx.epoch, ctx.partition, self._rows, kind, tuple(self._parts)
         ).encode()
 
     def abort(self) -> None:
-        self._closed, self._encoder = True, None
+        self._closed = True
+        self._encoder = None
         while self._storage is not None and self._parts:
             path = self._parts.pop().path
             try:
@@ -166,7 +169,8 @@ class StagingWriter(SinkWriter):
     def _finish_part(self) -> None:
         if self._encoder is None:
             return
-        data, self._encoder = self._encoder.finish(), None
+        data = self._encoder.finish()
+        self._encoder = None
         part = StagedPart(self._new_path(), len(data), digest(data))
         if self._storage is None:
             part = msgspec.structs.replace(part, path="", inline=data)
@@ -272,9 +276,11 @@ class StagedFiles:
         """Return the bytes of a file; raises `SinkError` if they are not what was staged."""
         with self._failures("read"):
             if part.inline is not None:
-                data, name = part.inline, "the output in a transaction"
+                data = part.inline
+                name = "the output in a transaction"
             else:
-                data, name = self._get(part.path), f"{self._staging().uri}/{part.path}"
+                data = self._get(part.path)
+                name = f"{self._staging().uri}/{part.path}"
             check(data, part.length, part.digest, name)
         return data
 

@@ -24,7 +24,8 @@ from turnback.storage.directory import Access
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage
 
-KIND, _VERSION = "file", 1
+KIND = "file"
+_VERSION = 1
 _STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprogress$")
 
 
@@ -174,7 +175,8 @@ def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
 def _problem(file: StagedFile, root: Path | None) -> str | None:
     if root is None:
         return "where it is staged is not recorded"
-    staged, final = root / file.staged, root / file.final
+    staged = root / file.staged
+    final = root / file.final
     try:
         if staged.is_file():
             return None
@@ -189,7 +191,8 @@ def _problem(file: StagedFile, root: Path | None) -> str | None:
     return f"neither {staged} nor {final} is on this machine"
 
 
-_PUBLISHED, _PUBLISHED_FORMAT = "published", 1
+_PUBLISHED = "published"
+_PUBLISHED_FORMAT = 1
 _NAME = re.compile(r"published-([1-9][0-9]*)")  # no reader of *.json takes it for data
 _ATTEMPTS = 1000
 """How many attempts a record covers; files of others are never taken for published."""

@@ -179,9 +179,14 @@ class TableCommitter:
         write_bytes: int | None = None,
         compaction: BackgroundCompaction | None = None,
     ) -> None:
-        self._target, self._storage, self._ctx = target, storage, ctx
-        self._kind, self._place, self._key = kind, place, key
-        self._write_every, self._write_bytes = write_every, write_bytes
+        self._target = target
+        self._storage = storage
+        self._ctx = ctx
+        self._kind = kind
+        self._place = place
+        self._key = key
+        self._write_every = write_every
+        self._write_bytes = write_bytes
         self._compaction = compaction
         self._identity = SinkIdentity.of(ctx)
         self._joined: Joined | None = None
@@ -243,7 +248,8 @@ class TableCommitter:
             self._roll_back_left(identity, paths)
         self._recovered = True
         if self._ctx.type is not None:
-            adapt, type = self._target.adapt, self._ctx.type
+            adapt = self._target.adapt
+            type = self._ctx.type
             self._with_retries(lambda: adapt(type))
         if self._version is None:
             self._with_retries(self._target.look)

@@ -110,7 +110,9 @@ class BackgroundCompaction:
     def __init__(
         self, every: int, compact: Callable[[AbstractContextManager[Any]], Compaction], name: str
     ) -> None:
-        self._every, self._compact, self._name = every, compact, name
+        self._every = every
+        self._compact = compact
+        self._name = name
         self.alone = threading.Lock()
         self._added = 0
         self._thread: threading.Thread | None = None

@@ -45,7 +45,8 @@ from turnback.types.columns import Batch
 TABLE_KINDS = ("delta", "iceberg")
 """Kinds of sinks that have `TableTransaction`s."""
 _VERSION = 1
-_NOTE, _NOTE_FORMAT = "table-note", 1
+_NOTE = "table-note"
+_NOTE_FORMAT = 1
 _JOINED = f"-joined{SUFFIX}"
 _FLUSH_BYTES = 128 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000
@@ -238,7 +239,8 @@ class TableWriter(SinkWriter):
     """Gathers rows, and writes one file per partition of the table."""
 
     def __init__(self, layout: Layout, ctx: WriterContext) -> None:
-        self._layout, self._ctx = layout, ctx
+        self._layout = layout
+        self._ctx = ctx
         self._name = name_sink(ctx.job, ctx.uid)
         self._names = FileNames(SinkIdentity.of(ctx))
         self._task = self._names.new_task(ctx)
@@ -295,7 +297,8 @@ class TableWriter(SinkWriter):
             return
         layout = self._layout
         table = pa.Table.from_batches(self._held)
-        self._held, self._held_bytes = [], 0
+        self._held = []
+        self._held_bytes = 0
         encoded = [
             self._encoded(values, part, number)
             for number, (values, part) in enumerate(split(table, layout.partition_by))
@@ -308,7 +311,8 @@ class TableWriter(SinkWriter):
             self._files.append(file)
 
     def _encoded(self, values: dict[str, Any], part: pa.Table, number: int) -> tuple[Any, bytes]:
-        layout, ctx = self._layout, self._ctx
+        layout = self._layout
+        ctx = self._ctx
         part = part.drop_columns(list(layout.dropped)).cast(layout.schema)
         target = pa.BufferOutputStream()
         pq.write_table(part, target, row_group_size=_ROW_GROUP_ROWS)

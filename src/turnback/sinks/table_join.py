@@ -34,7 +34,8 @@ TARGET_BYTES = 128 * 1024 * 1024
 """How large joined files become; a file of half that size stays as it is."""
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 _BATCH_ROWS = 65_536
-_NOTE, _NOTE_FORMAT = "table-join", 1
+_NOTE = "table-join"
+_NOTE_FORMAT = 1
 
 FindJoin = Callable[[int], str | None]
 """Returns the join that a commit with a number or the next higher one has published, '' if there
@@ -160,7 +161,8 @@ class Joiner:
                 rows += batch.num_rows
                 if held_bytes >= ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
-                    held, held_bytes = [], 0
+                    held = []
+                    held_bytes = 0
         assert writer is not None
         if held:
             writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
@@ -206,7 +208,8 @@ def join_plan(transactions: Sequence[TableTransaction]) -> Iterator[list[_Source
             held += source[0].length
             if held >= TARGET_BYTES:
                 yield bin
-                bin, held = [], 0
+                bin = []
+                held = 0
         if bin:
             yield bin
 

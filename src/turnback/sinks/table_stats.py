@@ -85,7 +85,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     if pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
         return None, None
     found = pc.min_max(column)
-    low, high = found["min"], found["max"]
+    low = found["min"]
+    high = found["max"]
     if pt.is_timestamp(kind):
         zone = "Z" if kind.tz else ""
         return _millis(low.value // 1000) + zone, _millis(-(-high.value // 1000)) + zone

@@ -45,7 +45,9 @@ _MOST = 1000
 """Checkpoints hold what waits, so there has to be an end to it."""
 
 _MOST_FILES = 1_000_000
-_APP, _VERSION, _JOIN = "turnback.app", "turnback.version", "turnback.join"
+_APP = "turnback.app"
+_VERSION = "turnback.version"
+_JOIN = "turnback.join"
 
 
 class TableSink(Sink):
@@ -193,7 +195,8 @@ class TableSink(Sink):
         return TableTransaction.decode(self.kind, transaction, ctx).explain(self.place, ctx)
 
     def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        own, found = SinkIdentity.of(ctx), {}
+        own = SinkIdentity.of(ctx)
+        found = {}
         try:
             for names in map(FileNames, {own, own.without_directory}):
                 for path in self.storage().list(names.home):
@@ -277,7 +280,8 @@ class TableSink(Sink):
     @staticmethod
     def _arguments(description: Mapping[str, str]) -> dict[str, Any]:
         """The arguments that `_described` has described."""
-        size, files = description.get("write_bytes"), description.get("compact_files")
+        size = description.get("write_bytes")
+        files = description.get("compact_files")
         return {
             "partition_by": json.loads(description.get("partition_by", "[]")),
             "mode": description.get("mode", "append"),

@@ -25,7 +25,8 @@ from turnback.sinks.base import (
 )
 from turnback.types.columns import Batch
 
-_KIND, _VERSION = "two-phase", 1
+_KIND = "two-phase"
+_VERSION = 1
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -279,7 +280,8 @@ class _TwoPhaseCommitter(_Caller[T]):
 
 
 def _decoder(sink: TwoPhaseCommitSink[T]) -> msgspec.msgpack.Decoder[T]:
-    kind, name = type(sink).transaction_type, type(sink).__name__
+    kind = type(sink).transaction_type
+    name = type(sink).__name__
     if kind is None:
         raise ConfigurationError(
             f"{name}.transaction_type is not set; it has to be the type of what begin() returns"

@@ -260,7 +260,8 @@ class WriteAheadCommitter:
     """
 
     def __init__(self, sink: WriteAheadSink, ctx: CommitterContext) -> None:
-        self._sink, self._ctx = sink, ctx
+        self._sink = sink
+        self._ctx = ctx
         self._begun: dict[str, int] = {}
         self._records: dict[str, VersionRecords] = {}
         self._name = name_sink(ctx.job, ctx.uid)
@@ -362,7 +363,8 @@ class WriteAheadCommitter:
             ) from error
 
     def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:
-        first, rows = tasks[0], sum(task.rows for task in tasks)
+        first = tasks[0]
+        rows = sum(task.rows for task in tasks)
         kind = stored_type(first.type, self._ctx)
         return StagedOutput(first.attempt, first.epoch, rows, kind, tasks, self._staged.read)
 

@@ -286,7 +286,8 @@ def _list(type_: ListTypeInfo) -> StateColumn:
 
 
 def _map(type_: MapTypeInfo) -> StateColumn:
-    key, item = column_of(type_.key), column_of(type_.value)
+    key = column_of(type_.key)
+    item = column_of(type_.value)
     arrow = pa.map_(key.arrow, item.arrow)
 
     def to_arrow(values: Values) -> pa.Array:

@@ -89,7 +89,8 @@ class StatePair:
         """What became of the type and the time to live; nothing if they stayed."""
         if not self.is_in_both or self.problem is not None:
             return ""
-        was, now = self.old.schema, self.new.schema
+        was = self.old.schema
+        now = self.new.schema
         notes = [_type_change(was, now), ttl_change(was.ttl, now.ttl)]
         return "; ".join(note for note in notes if note)
 
@@ -195,7 +196,9 @@ class EntryReader(StateReader):
         outcome = evolve(old, new)
         if not isinstance(outcome, Migration) or outcome.convert is None:
             return None
-        decode, convert, encode = Serializer(old).decode, outcome.convert, Serializer(new).encode
+        decode = Serializer(old).decode
+        convert = outcome.convert
+        encode = Serializer(new).encode
         return lambda data: encode(convert(decode(data)))
 
 

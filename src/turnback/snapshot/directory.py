@@ -95,7 +95,8 @@ class SavepointDirectory:
         Raises:
             ConfigurationError: The directory holds something else.
         """
-        self._id, self.writer = id, uuid.uuid4().hex[:_TOKEN_LENGTH]
+        self._id = id
+        self.writer = uuid.uuid4().hex[:_TOKEN_LENGTH]
         paths = self.storage.list()
         if METADATA not in paths:
             self._put_mark(paths)
@@ -184,7 +185,8 @@ class SavepointDirectory:
         """
         metadata = self.load()
         files = metadata.files()
-        self._id, writers = metadata.id, {_writer_of(path) for path in files}
+        self._id = metadata.id
+        writers = {_writer_of(path) for path in files}
         marks = self._marks(self.storage.list())
         if not writers.issuperset(marks.values()):
             # It could complete the savepoint once more, while whoever has done so clears up.
@@ -208,7 +210,8 @@ class SavepointDirectory:
                     return
                 except (AlreadyExistsError, NotFoundError):  # not found: it has given up since
                     pass
-            before, paths = paths, self.storage.list()
+            before = paths
+            paths = self.storage.list()
             if paths and paths == before:
                 raise self._not_empty()
 

@@ -30,7 +30,8 @@ def view_names(ids: Iterable[StateId]) -> dict[StateId, str]:
         plain = _NOT_IN_NAMES.sub("_", "_".join(id))
         if not plain[0].isalpha():
             plain = f"s{plain}" if plain[0] == "_" else f"s_{plain}"
-        name, number = plain, 1
+        name = plain
+        number = 1
         while name.lower() in taken:
             number += 1
             name = f"{plain}_{number}"

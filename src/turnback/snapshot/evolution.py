@@ -117,7 +117,8 @@ def ttl_change(was: StateTtl | None, now: StateTtl | None) -> str:
 
 
 def _evolve_values(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
-    rules, sub = descriptor.rules, descriptor.key_type
+    rules = descriptor.rules
+    sub = descriptor.key_type
     problem = (
         _definition_problem(stored, descriptor)
         or _key_problem(stored.key, key)
@@ -185,7 +186,8 @@ def is_redefined(stored: StateSchema, descriptor: StateDescriptor) -> bool:
 
 
 def _has_other_definition(stored: StateSchema, descriptor: StateDescriptor) -> bool:
-    was, now = stored.definition, descriptor.definition
+    was = stored.definition
+    now = descriptor.definition
     return was is not None and now is not None and was != now
 
 
@@ -203,7 +205,8 @@ def _definition_problem(stored: StateSchema, descriptor: StateDescriptor) -> str
 def _key_problem(stored: KeySchema, declared: KeySchema) -> str | None:
     if stored == declared:
         return None
-    was, now = _how_keyed(stored), _how_keyed(declared)
+    was = _how_keyed(stored)
+    now = _how_keyed(declared)
     return (
         f"the stream was keyed by {was}, now by {now}: a value is found by the bytes and the key "
         f"group of its key, so keys cannot evolve. Key the stream as it was, or write a savepoint "
@@ -236,7 +239,8 @@ def _kind_problem(stored: str, declared: str, rules: EvolutionRules) -> str | No
 def _map_key_problem(stored: Any, declared: Any) -> str | None:
     if stored == declared:
         return None
-    was, now = _short_descriptor(stored), _short_descriptor(declared)
+    was = _short_descriptor(stored)
+    now = _short_descriptor(declared)
     return (
         f"the map's keys were {was}, now {now}: entries are found by the bytes of their key, so "
         f"the type of map keys cannot change, not even to a wider one. Declare the stored key type "
@@ -342,7 +346,8 @@ def _widens(old: TypeInfo, new: TypeInfo) -> bool:
         return more_places and new.precision - new.scale >= old.precision - old.scale
     if not (isinstance(old, BasicTypeInfo) and isinstance(new, BasicTypeInfo)):
         return False
-    a, b = old.name, new.name
+    a = old.name
+    b = new.name
     if a in _INTEGERS and b in _INTEGERS:
         return _INTEGERS.index(a) < _INTEGERS.index(b)
     return (a, b) == ("float", "double") or a in _TO_FLOATING.get(b, ())
@@ -387,7 +392,8 @@ def _or_none(step: Convert | None) -> Convert:
 
 
 def _field(index: int, step: Convert | None) -> Convert:
-    get, convert = tuple.__getitem__, _or_none(step)
+    get = tuple.__getitem__
+    convert = _or_none(step)
     return lambda row: convert(get(row, index))
 
 
@@ -406,7 +412,8 @@ def _entries(step: Convert) -> Convert:
 def _with_class(old: TypeInfo, migrate: Convert) -> Convert:
     """The user's function, given values of the class it expects, made at any depth."""
     serializer = Serializer(old)
-    encode, decode = serializer.encode, serializer.decode
+    encode = serializer.encode
+    decode = serializer.decode
     return lambda value: migrate(decode(encode(value)))
 
 

@@ -64,7 +64,8 @@ def open_snapshot(
         options: Credentials and endpoints of object stores.
         whole: Names and ids have to be whole: for what deletes the snapshot.
     """
-    given, known = _stripped(text), dict(options or {})
+    given = _stripped(text)
+    known = dict(options or {})
     if _is_path(given):
         try:
             return load_snapshot(given, known)
@@ -123,7 +124,8 @@ def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> 
         whole: The beginning of an id is not enough.
     """
     storage = storage_of(job)
-    log, catalog = CheckpointLog(storage), SavepointCatalog(storage)
+    log = CheckpointLog(storage)
+    catalog = SavepointCatalog(storage)
     if isinstance(given, int):
         return _checkpoint(log, given, job)
     text = _stripped(given)
@@ -205,7 +207,8 @@ def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bo
     failure: JobNotFoundError | None = None
     at = len(given)
     while (at := given.rfind("@", 0, at)) >= 0:
-        name, what = given[:at].strip(), given[at + 1 :].strip()
+        name = given[:at].strip()
+        what = given[at + 1 :].strip()
         if name and what:
             try:
                 directory = jobs.find_directory(name, whole=whole)

@@ -50,7 +50,8 @@ def confirmed_state(directory: JobDirectory, job: StorageRef) -> Snapshot:
     log = CheckpointLog(directory.storage)
     point = resume_point(log, directory)
     if point is None:
-        newest, info = log.newest(), directory.info()
+        newest = log.newest()
+        info = directory.info()
         if isinstance(newest, Fence) and newest.ended and info and newest.job_id == info.job_id:
             return find_snapshot("latest", job)
         raise CheckpointNotFoundError(
@@ -199,7 +200,8 @@ def key_rows(
     from turnback.snapshot.table import ROWS
     from turnback.state.expiry import update_times
 
-    schema, stored = state.schema, snapshot.rows(state)
+    schema = state.schema
+    stored = snapshot.rows(state)
     group, data = encode_key(schema, key, snapshot.max_parallelism)
     if schema.kind in OPERATOR_KINDS:
         # Where a subtask has its state depends on how many of them there were.

@@ -240,7 +240,8 @@ def _match_waiting(
     stranded: list[SavedState] = []
     old = [state for state in snapshot.states if ahead_rank(state.schema.name) is not None]
     for state in snapshot.states:
-        uid, rank = renamed.uid(state.schema.uid), ahead_rank(state.schema.name)
+        uid = renamed.uid(state.schema.uid)
+        rank = ahead_rank(state.schema.name)
         if rank is None and state.schema.name not in AHEAD:
             continue
         if uid not in program.states or state.id in droppable.names:
@@ -285,7 +286,8 @@ class _Renamed:
     def read(cls, snapshot: Snapshot, program: Program, renames: Renames) -> _Renamed:
         operators: dict[str, str] = {}
         states: dict[StateId, StateId] = {}
-        before, now = _names_of(snapshot), _names_in(program)
+        before = _names_of(snapshot)
+        now = _names_in(program)
         for given, target in renames.items():
             old = before.read(given, "renames")
             new = now.read(target, f"renames[{given!r}]", type(old))

@@ -30,7 +30,9 @@ from turnback.storage.envelope import damaged, digest
 FORMAT = 1
 KIND = "turnback-savepoint"
 METADATA = "_metadata.json"
-STATE, SOURCES, FILES = "state", "sources", "files"
+STATE = "state"
+SOURCES = "sources"
+FILES = "files"
 """The directories of a savepoint: typed state, logs of sources, copied state files."""
 
 _HEAD = '{{\n  "kind": "{}",\n  "format": {},\n  "checksum": "{}",\n  "savepoint": '
@@ -196,8 +198,10 @@ def decode(data: bytes, name: str) -> SavepointMetadata:
     header = _HEADER.match(data)
     if header is None:
         raise damaged(name, "its first lines are not those of a savepoint")
-    version, rest = int(header[2]), data[header.end() :]
-    actual, recorded = _sum(header[1].decode(), version, rest), header[3].decode()
+    version = int(header[2])
+    rest = data[header.end() :]
+    actual = _sum(header[1].decode(), version, rest)
+    recorded = header[3].decode()
     if actual != recorded:
         raise damaged(name, f"checksum {actual} found, {recorded} recorded")
     if version != FORMAT:

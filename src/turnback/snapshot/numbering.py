@@ -34,7 +34,8 @@ def numbered(stored: StoredRows, first: int, last: int) -> Iterator[pa.Table]:
     entries = [table.select(["key", "sub"]) for table in stored.rows(first, last)]
     if not entries:
         return
-    places, start = _places(pa.concat_tables(entries)), 0
+    places = _places(pa.concat_tables(entries))
+    start = 0
     for table in stored.typed(first, last):
         yield with_positions(table, places[start : start + len(table)])
         start += len(table)

@@ -80,13 +80,15 @@ class _Rows:
             raise UnusualError
         width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
         bounds = np.frombuffer(offsets, width)[data.offset : data.offset + len(data) + 1]
-        first, last = int(bounds[0]), int(bounds[-1])
+        first = int(bounds[0])
+        last = int(bounds[-1])
         if last - first > _MOST_BYTES:
             raise UnusualError
         bounds = bounds.astype(np.int64) - first
         self._buffer = body.slice(first, last - first)
         self._body: Bytes = np.frombuffer(self._buffer, np.uint8)
-        self._at, self._ends = bounds[:-1], bounds[1:]
+        self._at = bounds[:-1]
+        self._ends = bounds[1:]
 
     def heads(self) -> Bytes:
         """The first byte of what comes next in each row."""
@@ -96,7 +98,8 @@ class _Rows:
 
     def skip(self, sizes: Numbers | int) -> Numbers:
         """Go on by so many bytes; return where they begin."""
-        start, self._at = self._at, self._at + sizes
+        start = self._at
+        self._at = self._at + sizes
         if (self._at > self._ends).any():
             raise UnusualError
         return start
@@ -144,7 +147,8 @@ class _Forms:
         widths = [1 if t is None else 1 + np.dtype(t).itemsize for _, t in self._forms]
         self._form_sizes = np.array(widths, np.int64)
         self._dtypes = {head: dtype for _, head, dtype in forms if dtype is not None}
-        self._small, self._sizes = np.zeros(256, np.int64), np.zeros(256, np.int64)
+        self._small = np.zeros(256, np.int64)
+        self._sizes = np.zeros(256, np.int64)
         self._sizes[[_NULL, *self._dtypes]] = [1, *(w for w in widths if w > 1)]
         for head in (head for _, head, dtype in forms if dtype is None):
             for number in small:
@@ -157,7 +161,8 @@ class _Forms:
         found = np.flatnonzero(np.bincount(heads, minlength=256))
         if not self._sizes[found].all():
             raise UnusualError
-        numbers, start = self._small[heads], rows.skip(self._sizes[heads])
+        numbers = self._small[heads]
+        start = rows.skip(self._sizes[heads])
         for head in found.tolist():
             dtype = self._dtypes.get(head)
             if dtype is not None:
@@ -173,7 +178,8 @@ class _Forms:
         if nulls is not None:
             forms[nulls] = len(self._forms) - 1
         bounds = _bounds(self._form_sizes[forms])
-        start, body = bounds[:-1], np.empty(bounds[-1], np.uint8)
+        start = bounds[:-1]
+        body = np.empty(bounds[-1], np.uint8)
         found = np.flatnonzero(np.bincount(forms)).tolist()
         for form in found:
             mine = _where(forms == form, all=len(found) == 1)
@@ -345,7 +351,8 @@ def _interleaved(pieces: list[pa.Array]) -> pa.Array:
         return pieces[0]
     if sum(piece.nbytes for piece in pieces) > _MOST_BYTES:
         raise UnusualError
-    count, rows = len(pieces), len(pieces[0])
+    count = len(pieces)
+    rows = len(pieces[0])
     order = np.arange(count * rows, dtype=np.int32).reshape(count, rows).T.ravel()
     joined = pa.concat_arrays(pieces).take(pa.array(order))
     _, bounds, body = joined.buffers()

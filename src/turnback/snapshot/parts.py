@@ -89,12 +89,14 @@ class PartsWriter:
         if table is None:
             return
         for some in bounded_tables(table, GROUP_ROWS, GROUP_BYTES):
-            rows, size = some.num_rows, some.nbytes
+            rows = some.num_rows
+            size = some.nbytes
             if self._rows + rows > GROUP_ROWS or self._bytes + size > GROUP_BYTES:
                 self._close_group()
             if rows:
                 self._buffered.append(some)
-                self._rows, self._bytes = self._rows + rows, self._bytes + size
+                self._rows = self._rows + rows
+                self._bytes = self._bytes + size
 
     def finish(self) -> tuple[StatePart, ...]:
         """Return the files, in order, all of them durable; none for a state without rows."""
@@ -109,7 +111,9 @@ class PartsWriter:
         if not self._buffered:
             return
         group = pa.concat_tables(self._buffered)
-        self._buffered, self._rows, self._bytes = [], 0, 0
+        self._buffered = []
+        self._rows = 0
+        self._bytes = 0
         if self._part is None:
             name = file_name(self._writer, f"{uuid.uuid4().hex}.parquet")
             self._part = _Part(f"{self._directory}/{name}", group.schema)
@@ -147,7 +151,8 @@ class _ListPlaces:
         return self._placed(complete)
 
     def rest(self) -> pa.Table | None:
-        complete, self._held = self._held, []
+        complete = self._held
+        self._held = []
         return self._placed(complete)
 
     def _placed(self, tables: list[pa.Table]) -> pa.Table | None:
@@ -155,9 +160,11 @@ class _ListPlaces:
         if not tables:
             return None
         rows = pa.concat_tables(tables)
-        index, added = rows.schema.get_field_index(POSITION), rows[POSITION]
+        index = rows.schema.get_field_index(POSITION)
+        added = rows[POSITION]
         keys = pa.chunked_array([self._codec.key_bytes(table) for table in tables])
-        places, field = pa.array(list_places(keys, added)), rows.schema.field(index)
+        places = pa.array(list_places(keys, added))
+        field = rows.schema.field(index)
         rows = rows.set_column(index, field, places)
         return rows.add_column(index + 1, field.with_name(_ADDED), added)
 

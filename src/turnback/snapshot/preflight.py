@@ -275,9 +275,11 @@ def _known(uid: str, stored: SavedState, descriptor: StateDescriptor, key: KeySc
     outcome = evolve_state(stored.schema, descriptor, key)
     id = (uid, descriptor.name)
     if isinstance(outcome, Incompatible):
-        reason, verdict = outcome.reason, Verdict.INCOMPATIBLE
+        reason = outcome.reason
+        verdict = Verdict.INCOMPATIBLE
     elif isinstance(outcome, Migration):
-        reason, verdict = outcome.why, Verdict.MIGRATED
+        reason = outcome.why
+        verdict = Verdict.MIGRATED
     else:
         change = ttl_change(stored.schema.ttl, descriptor_ttl(descriptor))
         reason = "; ".join(part for part in (change, _size(stored)) if part)
@@ -338,11 +340,14 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
     uid, name = stored.id
     now = next((new for new, old in match.operators.items() if old == uid), None)
     if now is None:
-        what, names = "no operator has this uid", list(program.states)
+        what = "no operator has this uid"
+        names = list(program.states)
     elif now not in program.states:
-        what, names = f"operator {now!r} has neither a key nor operator state", []
+        what = f"operator {now!r} has neither a key nor operator state"
+        names = []
     else:
-        what, names = f"operator {now!r} has no such state", sorted(program.states[now])
+        what = f"operator {now!r} has no such state"
+        names = sorted(program.states[now])
     near = get_close_matches(uid if now is None else name, names, 1, 0.5)
     return f"{what} (is it {near[0]!r} now?)" if near else what
 
@@ -361,11 +366,14 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
     for source in plan.sources:
         uid = source.uid
         old = match.sources.get(uid)
-        verdict, reason = Verdict.RESTORED, "" if old == uid else f"from {old!r}"
+        verdict = Verdict.RESTORED
+        reason = "" if old == uid else f"from {old!r}"
         if old is None:
-            verdict, reason = Verdict.NEW, "starts at its beginning"
+            verdict = Verdict.NEW
+            reason = "starts at its beginning"
         elif uid in match.changed_sources:
-            verdict, reason = Verdict.INCOMPATIBLE, _changed_source_problem(snapshot, match, uid)
+            verdict = Verdict.INCOMPATIBLE
+            reason = _changed_source_problem(snapshot, match, uid)
         elif uid in match.rewound_sources:
             verdict = Verdict.NEW
             reason = "reads another number of streams, so starts at its beginning, as allowed"
@@ -374,9 +382,11 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
                 notes = check_position(source, f"source {uid!r}", snapshot.sources[old])
                 reason = "; ".join([reason, *notes] if reason else notes)
             except ConfigurationError as error:
-                verdict, reason = Verdict.INCOMPATIBLE, str(error)
+                verdict = Verdict.INCOMPATIBLE
+                reason = str(error)
             except TurnbackError as error:  # it may be there when the job starts
-                verdict, reason = Verdict.UNKNOWN, str(error)
+                verdict = Verdict.UNKNOWN
+                reason = str(error)
         blocking = verdict is Verdict.INCOMPATIBLE
         yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
     for uid in match.lost_sources:
@@ -394,7 +404,8 @@ def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
 
 
 def _key_groups(plan: Plan, snapshot: Snapshot) -> Iterator[CheckRow]:
-    was, now = snapshot.max_parallelism, plan.max_parallelism
+    was = snapshot.max_parallelism
+    now = plan.max_parallelism
     if was != now:
         reason = (
             f"the snapshot has {was} key groups, the program {now}; call "

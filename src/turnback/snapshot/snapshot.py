@@ -276,7 +276,8 @@ def verify_files(
     storage: Storage, files: Collection[FileEntry], on_progress: OnProgress | None = None
 ) -> list[FileProblem]:
     """Compare files with what was recorded of them; see `verify_snapshot`."""
-    total, done = sum(file.length for file in files), 0
+    total = sum(file.length for file in files)
+    done = 0
     problems = []
     for path, length, digest, inline in files:
         name = f"{storage.uri}/{path}"

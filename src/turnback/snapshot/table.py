@@ -103,7 +103,8 @@ class StateTable:
         if self._sub is not None:
             decoded = self._column(self._sub.name, self._sub.decode, rows["sub"])
             columns += decoded.flatten() if self._sub.is_struct else [decoded]
-        values, times = rows["value"], list[pa.Array]()
+        values = rows["value"]
+        times = list[pa.Array]()
         if self.schema.ttl is not None:
             times = [self._column(_UPDATED.name, _to_updated, values)]
             values = self._column("value", without_times, values)
@@ -115,7 +116,8 @@ class StateTable:
             raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
         subs = pa.nulls(len(groups), pa.binary())
         if self._sub is not None:
-            columns, fields = [typed[f.name] for f in self._sub.fields], self._sub.fields
+            columns = [typed[f.name] for f in self._sub.fields]
+            fields = self._sub.fields
             joined = columns[0]
             if self._sub.is_struct:
                 joined = pa.StructArray.from_arrays(columns, fields=fields)

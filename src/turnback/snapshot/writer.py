@@ -67,7 +67,8 @@ class RowEncoder:
             yield from rows.to_batches()
 
     def _group(self) -> Callable[[bytes], int]:
-        codec, maximum = self.state.key.codec(), self.max_parallelism
+        codec = self.state.key.codec()
+        maximum = self.max_parallelism
         return lambda data: codec.group(codec.decode(data), maximum)
 
     def _check(self, typed: pa.Table, last_epoch: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-_APPLICATION_PROPERTIES, _DATA, _SEQUENCE, _VALUE = 0x74, 0x75, 0x76, 0x77
+_APPLICATION_PROPERTIES = 0x74
+_DATA = 0x75
+_SEQUENCE = 0x76
+_VALUE = 0x77
 _BYTES_OR_TEXT = {0xA0: 1, 0xA1: 1, 0xB0: 4, 0xB1: 4}
 """How many bytes tell the length of binary data and text, by what stands before them."""
 _LISTS_AND_MAPS = {0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}
@@ -45,7 +48,8 @@ def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
     while at < len(message):
         if message[at : at + 2] != b"\x00\x53" or at + 4 > len(message):
             raise ValueError("it is no message of AMQP 1.0")
-        code, kind = message[at + 2], message[at + 3]
+        code = message[at + 2]
+        kind = message[at + 3]
         at += 4
         if kind == _EMPTY_LIST:
             continue

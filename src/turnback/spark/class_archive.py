@@ -48,7 +48,9 @@ class ClassArchive:
         That is without a home directory, with a configuration directory on the class path, which
         Java refuses to archive, and where the user has chosen another archive or none.
         """
-        cache, spark, java = _cache_directory(), spark_home(), java_program()
+        cache = _cache_directory()
+        spark = spark_home()
+        java = java_program()
         if cache is None or spark is None or java is None or ":" in str(cache):
             return None
         given = " ".join(os.environ.get(name, "") for name in _OF_USERS)

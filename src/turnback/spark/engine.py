@@ -89,7 +89,8 @@ class SparkEngine:
     ) -> DataFrame:
         ddl = stream_ddl(type)
         if on_malformed is not None:
-            ddl, options = f"{ddl}, {CORRUPT_COLUMN} string", {**options, **PERMISSIVE}
+            ddl = f"{ddl}, {CORRUPT_COLUMN} string"
+            options = {**options, **PERMISSIVE}
         reader = self._spark.readStream.format(format).schema(ddl).options(**options)
         if not any(name.lower() == "maxfileage" for name in options):
             reader = reader.option("maxFileAge", _ANY_AGE)
@@ -100,7 +101,8 @@ class SparkEngine:
         if single_file(path):
             # Spark's file source takes directories, and patterns that choose files in them.
             directory, name = map(literal_pattern, split(path))
-            reader, path = reader.option("pathGlobFilter", name), directory or "."
+            reader = reader.option("pathGlobFilter", name)
+            path = directory or "."
         return reader.load(path)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:
@@ -160,7 +162,8 @@ class SparkQuery:
             with self._idle.epoch() if self._idle else nullcontext():
                 on_input(input)
 
-        sources, interval_ms = union_sources(self._plan), self._spec.epoch_interval_ms
+        sources = union_sources(self._plan)
+        interval_ms = self._spec.epoch_interval_ms
         self._query = self._running.enter_context(
             streaming_query(
                 epoch_frame(sources, self._plan),

@@ -96,7 +96,8 @@ def _route(program: LevelProgram) -> Column | None:
     """The partition of every row: given, or computed from its key columns; None: no shuffle."""
     if program.reads_sources:
         return None
-    into, maximum = program.level.index, program.max_parallelism
+    into = program.level.index
+    maximum = program.max_parallelism
     if program.input.bare:
         return F.expr(_key_partition(program.input.channels[0], program.input, maximum))
     cases = [

@@ -33,7 +33,8 @@ from turnback.spark.plans import analyzed, streaming_nodes
 
 _LOG = logging.getLogger(__name__)
 
-OLDEST, NEWEST = (4, 1), (4, 3)
+OLDEST = (4, 1)
+NEWEST = (4, 3)
 """The versions of Spark that all this holds for, as in pyproject.toml."""
 
 OUTPUT_LOST = "Spark cannot rollback"
@@ -177,7 +178,8 @@ class MicroBatch:
         that was rolled back.
         """
         query = self.query.result()._jsq.streamingQuery()
-        plan, session = query.lastExecution().executedPlan().clone(), self.frame.sparkSession
+        plan = query.lastExecution().executedPlan().clone()
+        session = self.frame.sparkSession
         create = session._jsparkSession.internalCreateDataFrame
         return DataFrame(create(plan.execute(), plan.schema(), False), session)
 
@@ -268,7 +270,8 @@ class CheckpointLogs:
         return entries
 
     def _entries_of(self, directory: Path, number: int) -> list[str]:
-        plain, compact = directory / str(number), directory / f"{number}.compact"
+        plain = directory / str(number)
+        compact = directory / f"{number}.compact"
         if plain.is_file():
             return plain.read_text().split("\n")[1:]
         if not compact.is_file():

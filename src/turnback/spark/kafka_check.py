@@ -62,7 +62,8 @@ class KafkaSourceCheck:
 
         With `failOnDataLoss` false, that is only logged.
         """
-        cluster, before = kafka_cluster(self.options), topic_ids(identity)
+        cluster = kafka_cluster(self.options)
+        before = topic_ids(identity)
         if cluster is None or not before:
             return
         with closing(KafkaTopics(cluster, name, SourceError)) as topics:

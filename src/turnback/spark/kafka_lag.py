@@ -78,7 +78,8 @@ class KafkaLagReader:
         The first that was known of a topic stays, so that a topic that is made anew while the job
         runs is found when it starts again; with `failOnDataLoss` false, the newest.
         """
-        before, topics = topic_ids(known), {topic for topic, _, _ in kafka_positions(offset)}
+        before = topic_ids(known)
+        topics = {topic for topic, _, _ in kafka_positions(offset)}
         if time.monotonic() >= self._ids_until or not topics <= before.keys():
             self._ids = self._kafka.topic_ids(topics)
             self._ids_until = time.monotonic() + _PARTITIONS_S

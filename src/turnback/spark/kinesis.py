@@ -118,7 +118,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_encoded
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         kind, value = json.loads(self._options["start"])
-        start, now_ms = EARLIEST, int(time.time() * 1000)
+        start = EARLIEST
+        now_ms = int(time.time() * 1000)
         if kind in ("latest", "timestamp"):
             start = ("AT_TIMESTAMP", now_ms if kind == "latest" else value)
         shards = new_shards({}, self._list(), start, now_ms)
@@ -140,7 +141,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._most_bytes is not None:
             share = self._most_bytes // max(1, sum(number > 0 for number in chosen.values()))
         self._given.clear()
-        found, changed = dict(known), len(known) < len(start["shards"])
+        found = dict(known)
+        changed = len(known) < len(start["shards"])
         for id, ahead in self._ahead.items():
             records = ahead.take(ahead.fitting(chosen[id], share))
             before = known[id]
@@ -172,7 +174,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = start["shards"].get(id)
             if before is None or position["count"] == before["count"]:
                 continue
-            number, last = position["count"] - before["count"], position["at"][1]
+            number = position["count"] - before["count"]
+            last = position["at"][1]
             given = self._given.get((id, last), [])
             data = None
             if len(given) == number:
@@ -229,7 +232,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_WAIT_S)
 
     def _available(self, id: str) -> int:
-        records, stop = self._ahead[id].records, self._stop_ms
+        records = self._ahead[id].records
+        stop = self._stop_ms
         if stop is None:
             return len(records)
         return sum(1 for _ in takewhile(lambda record: record.arrived <= stop, records))
@@ -238,7 +242,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The shards of the stream, asked for from time to time, or at once if one has ended."""
         now = time.monotonic()
         if again or not self._listed or now - self._list_at > _LISTED_S:
-            self._listed, self._list_at = self._client().patiently(self._client().shards), now
+            self._listed = self._client().patiently(self._client().shards)
+            self._list_at = now
         return self._listed
 
     def _lose(self, text: str) -> None:
@@ -271,8 +276,10 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_encoded
     def _again(self, wanted: _Range) -> list[KinesisRecord]:
         """Read records of an epoch once more; there are as many as there were."""
-        client, found = self._client(), []
-        at, last = wanted.at, int(wanted.last)
+        client = self._client()
+        found = []
+        at = wanted.at
+        last = int(wanted.last)
         iterator: str | None = None
         renewed = 0
         while True:
@@ -281,7 +288,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     iterator = client.patiently(client.iterator, wanted.shard, at)
                 page = client.patiently(client.page, iterator)
             except IteratorExpired:
-                iterator, renewed = None, renewed + 1
+                iterator = None
+                renewed = renewed + 1
                 if renewed > _RENEWALS:
                     raise SourceError(
                         f"{_NAME}: iterators of shard {wanted.shard!r} expire at once"

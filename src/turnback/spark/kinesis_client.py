@@ -158,7 +158,8 @@ class KinesisClient:
 
     def patiently(self, question: Callable[..., _T], *args: Any) -> _T:
         """Ask again, later and later, as long as Kinesis says to wait."""
-        pause, end = 0.2, time.monotonic() + PATIENCE_S
+        pause = 0.2
+        end = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return question(*args)
@@ -183,7 +184,8 @@ class KinesisClient:
             raise self._failed(error) from None
 
     def _refused(self, error: Mapping[str, str]) -> Exception:
-        code, text = error.get("Code", ""), error.get("Message", "")
+        code = error.get("Code", "")
+        text = error.get("Message", "")
         if code in _BUSY:
             return Throttled(text)
         if code == "ExpiredIteratorException":

@@ -71,7 +71,8 @@ class ReadAhead:
         self.at = at
         """Where the first of the records is, or would be."""
         self.records: deque[KinesisRecord] = deque()
-        self._client, self._shard = client, shard
+        self._client = client
+        self._shard = shard
         self._end: Place = at
         self._iterator: str | None = None
         self._bytes = 0
@@ -97,7 +98,8 @@ class ReadAhead:
                     self._iterator = self._client.iterator(self._shard, self._end)
                 page = self._client.page(self._iterator)
             except IteratorExpired:
-                self._iterator, renewed = None, renewed + 1
+                self._iterator = None
+                renewed = renewed + 1
                 if renewed > 1:
                     self._wait()  # one that is new should not have expired
                     return
@@ -109,7 +111,8 @@ class ReadAhead:
             if page.records:
                 self._end = ("AFTER_SEQUENCE_NUMBER", page.records[-1].sequence_number)
                 self._bytes += sum(len(record.data) for record in page.records)
-            self._iterator, self._closed = page.following, page.following is None
+            self._iterator = page.following
+            self._closed = page.following is None
             self._pause = _PAUSE_S
             # A page without records is not the end: there may be more behind a gap.
             if page.behind_ms == 0:

@@ -27,7 +27,8 @@ def send_orders(context: SparkContext, orders: Sequence[Order]) -> Iterator[None
     """Give orders, one per level, to the tasks of the Spark jobs that this thread runs."""
     with ExitStack() as undo:
         for level, order in enumerate(orders):
-            key, text = f"{_PROPERTY}{level}", encode_order(order)
+            key = f"{_PROPERTY}{level}"
+            text = encode_order(order)
             if len(text) > LARGE and not order.storage.inline:
                 storage = storage_of(order.storage)
                 path = f"state/{order.attempt}/order-{uuid.uuid4().hex}"

@@ -55,7 +55,8 @@ def only_reads(spark: Any, sql: str) -> bool:
 
     Spark has no mode in which it only reads, and `SparkSession.sql` runs a command at once.
     """
-    session, jvm = spark._jsparkSession, spark._jvm
+    session = spark._jsparkSession
+    jvm = spark._jvm
     logical = "org.apache.spark.sql.catalyst.plans.logical"
     names = ("Command", "ParsedStatement", "InsertIntoDir")
     writing = [jvm.java.lang.Class.forName(f"{logical}.{name}") for name in names]

@@ -163,7 +163,8 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @errors_encoded
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begins, ends = _Position.of(start).next, _Position.of(end)
+        begins = _Position.of(start).next
+        ends = _Position.of(end)
         ranges = (
             _Range(stream, begins[stream], at, ends.marks.get(stream))
             for stream, at in ends.next.items()
@@ -197,7 +198,8 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, stream: str, at: int) -> _End:
         """Where a stream ends; if nothing was written since, only the question is sent."""
-        client, known = self._client(), self._ends.get(stream)
+        client = self._client()
+        known = self._ends.get(stream)
         covers = known is not None and known.offset >= at
         if known and covers and client.look(stream, ("OFFSET", known.offset)) is None:
             return known
@@ -243,7 +245,8 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = wanted.start
         with closing(self._chunks(wanted)) as chunks:
             for chunk in chunks:
-                low, high = max(at, chunk.first), min(wanted.end, chunk.end)
+                low = max(at, chunk.first)
+                high = min(wanted.end, chunk.end)
                 if low < high:
                     yield self._batch(wanted.stream, chunk, low, high)
                 at = max(at, chunk.end)
@@ -260,7 +263,8 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         There are gaps in a stream where RabbitMQ keeps what is no message. A connection answers no
         question while it sends chunks, so they are asked for once more.
         """
-        client, first = self._client(), wanted.start
+        client = self._client()
+        first = wanted.start
         while True:
             with closing(client.chunks(wanted.stream, wanted.start)) as chunks:
                 chunk = next(chunks)
@@ -413,7 +417,9 @@ class RabbitMQSourceCheck:
     def _check_positions(
         self, name: str, offset: str | None, ends: Mapping[str, int], client: RabbitMQClient
     ) -> None:
-        lost, marks, remedy = [], rabbitmq_chunks(offset), GO_ON
+        lost = []
+        marks = rabbitmq_chunks(offset)
+        remedy = GO_ON
         for stream, at in rabbitmq_positions(offset):
             mark = ChunkMark(*marks[stream]) if stream in marks else None
             if stream not in ends:
@@ -446,7 +452,8 @@ class RabbitMQLagReader:
         known = rabbitmq_positions(offset)
         if not known:
             return None
-        records, seconds = 0, 0.0
+        records = 0
+        seconds = 0.0
         for stream, at in known:
             records += max(0, self._client.end(stream) - at)
             oldest = self._client.look(stream, ("OFFSET", at))

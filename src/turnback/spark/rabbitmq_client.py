@@ -20,7 +20,8 @@ _LOOK_S = 0.2
 _CREDIT = 10
 """How many chunks the server may send ahead."""
 _ID = 0  # a connection has one subscription at a time
-FIRST, LAST = ("FIRST", None), ("LAST", None)
+FIRST = ("FIRST", None)
+LAST = ("LAST", None)
 """Where to look: at the first chunk of a stream, and at the last."""
 Place = tuple[str, int | None]
 

@@ -50,7 +50,8 @@ def check_java() -> int:
         ConfigurationError: It is missing or too old.
         SparkUnavailableError: It does not start, which may be for want of memory.
     """
-    home, program = os.environ.get("JAVA_HOME"), java_program()
+    home = os.environ.get("JAVA_HOME")
+    program = java_program()
     if program is None or not Path(program).exists():
         where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is none on PATH"
         raise ConfigurationError(f"Spark needs Java, and {where}. {_HINT}")
@@ -185,7 +186,8 @@ def check_spark(spark: SparkSession) -> None:
         fate = lost_jvm(spark)
         if fate is not None:
             raise SparkUnavailableError(f"Spark was lost: {fate}") from error
-        problem, cause = str(error), error
+        problem = str(error)
+        cause = error
     if problem is not None:
         raise ConfigurationError(
             f"this Spark {spark.version} does not behave as Turnback needs: {problem}. Turnback "
@@ -230,7 +232,8 @@ def _try_restore(spark: SparkSession) -> str | None:
     with tempfile.TemporaryDirectory(prefix="turnback-selftest-") as name:
         files = Path(name, "files")
         files.mkdir()
-        seen, new = files / "seen", files / "new"
+        seen = files / "seen"
+        new = files / "new"
         for path in (seen, new):
             path.write_text(path.name)
         logs = CheckpointLogs(Path(name, "checkpoint"), {"files": "0"})

@@ -66,7 +66,9 @@ def _code(char: str) -> str:
 
 def _without_file(arguments: list[str]) -> tuple[list[str], str | None]:
     """Take the properties file, if there is one, out of arguments of spark-submit."""
-    rest, named, words = [], None, iter(arguments)
+    rest = []
+    named = None
+    words = iter(arguments)
     for word in words:
         if word == _OPTION:
             named = next(words, None)
@@ -86,7 +88,8 @@ def _defaults(named: str | None) -> bytes:
                 f"{_ARGUMENTS} names the properties file {named}, which cannot be read: "
                 f"{error.strerror}"
             ) from error
-    home, given = spark_home(), os.environ.get("SPARK_CONF_DIR")
+    home = spark_home()
+    given = os.environ.get("SPARK_CONF_DIR")
     directory = Path(given) if given else home / "conf" if home is not None else None
     try:
         return (directory / "spark-defaults.conf").read_bytes() if directory is not None else b""

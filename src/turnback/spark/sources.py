@@ -142,7 +142,8 @@ def _has_partitions(frame: Any) -> bool:
 
 def _options(leaf: Any) -> dict[str, str]:
     """The options of a file source, by their names in lower case."""
-    found, pairs = {}, leaf.dataSource().options().iterator()
+    found = {}
+    pairs = leaf.dataSource().options().iterator()
     while pairs.hasNext():
         pair = pairs.next()
         found[str(pair._1()).lower()] = str(pair._2())
@@ -244,7 +245,8 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
 
 
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
-    columns, span = nulls(layout), layout.spans[channel]
+    columns = nulls(layout)
+    span = layout.spans[channel]
     for i, (name, type) in enumerate(stream_columns(source.read)):
         column = F.col(quote_name(name))
         if i == 0:

@@ -171,7 +171,8 @@ def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
     place = F.lit(None).cast("int")
     if pair.schema.kind in LIST_KINDS:
         place = F.row_number().over(Window.partitionBy("key").orderBy("sub")) - 1
-    old, new = old.withColumn("place", place).alias("a"), new.withColumn("place", place).alias("b")
+    old = old.withColumn("place", place).alias("a")
+    new = new.withColumn("place", place).alias("b")
     same = F.col("a.key") == F.col("b.key")
     if pair.schema.kind not in SINGLE_KINDS:
         same = same & (F.col("a.sub") == F.col("b.sub"))
@@ -258,7 +259,9 @@ class SavepointFiles:
         )
 
     def _copy(self, schema: StateSchema, copied: CopiedState) -> tuple[StatePart, ...]:
-        stored, target, writer = copied.stored, self.target, self.writer
+        stored = copied.stored
+        target = self.target
+        writer = self.writer
         tasks: list[Task[tuple[StatePart, ...]]] = [
             PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
         ]

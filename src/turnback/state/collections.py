@@ -120,7 +120,8 @@ class ListState(KeyedState, Generic[T]):
         keys = [location[1] for location in cleared]
         subs: list[bytes | None] = [None] * len(cleared)
         values: list[bytes | None] = [None] * len(cleared)
-        epoch, position = self._context.epoch, POSITION.pack
+        epoch = self._context.epoch
+        position = POSITION.pack
         locations = self._context.locate_all(self._added)
         for (group, encoded, _, _), added in zip(locations, self._added.values(), strict=True):
             size = len(added)
@@ -136,12 +137,14 @@ class ListState(KeyedState, Generic[T]):
         new = list(values)
         if any(value is None for value in new):
             raise self._no_null()
-        plain, to_cache = self._plain, self._to_cache
+        plain = self._plain
+        to_cache = self._to_cache
         return [value if type(value) is plain else to_cache(value) for value in new]
 
     def _read(self) -> list[Any]:
         suffix, wrapped = self._context.current()
-        from_bytes, entries = self._format.from_bytes, self._context.scan(self._prefix + suffix)
+        from_bytes = self._format.from_bytes
+        entries = self._context.scan(self._prefix + suffix)
         stored = self._stored[self._context.key] = [
             from_bytes(data[wrapped:]) for _, data in entries
         ]
@@ -248,7 +251,8 @@ class MapState(KeyedState, Generic[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """All entries, in the order of their encoded keys wherever epochs end."""
-        decode, value = self._decode_sub, self._value
+        decode = self._decode_sub
+        value = self._value
         return [(decode(sub), value(cached)) for sub, cached in self._all()]
 
     def keys(self) -> list[K]:
@@ -322,7 +326,8 @@ class MapState(KeyedState, Generic[K, V]):
         subs: list[bytes | None] = []
         values: list[bytes | None] = []
         for key, entries in self._maps.items():
-            dirty, known = entries.dirty, entries.known
+            dirty = entries.dirty
+            known = entries.known
             size = len(dirty) + entries.cleared
             if not size:
                 continue
@@ -374,7 +379,8 @@ class MapState(KeyedState, Generic[K, V]):
     def _all(self) -> list[tuple[bytes, Any]]:
         entries = self._maps.get(self._context.key) or self._new()
         if not entries.whole:
-            from_bytes, known = self._format.from_bytes, entries.known
+            from_bytes = self._format.from_bytes
+            known = entries.known
             stored = {sub: from_bytes(data) for sub, data in self._scan() if sub not in known}
             self._complete(entries, stored)
         if not entries.in_order:

@@ -234,7 +234,8 @@ def build_delta(schemas: Sequence[StateSchema], rows: pa.Table) -> BuiltDelta:
     groups = rows["group"].to_numpy()
     if (np.diff(groups) < 0).any():
         order = np.argsort(groups, kind="stable")
-        rows, groups = rows.take(pa.array(order)), groups[order]
+        rows = rows.take(pa.array(order))
+        groups = groups[order]
     return BuiltDelta(
         write_delta(schemas, bounded_batches(rows)),
         len(rows),
@@ -292,7 +293,8 @@ def _narrow(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
 def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Cut rows of these sizes into batches of bounded size."""
     total = np.cumsum(sizes)
-    start, rows = 0, len(sizes)
+    start = 0
+    rows = len(sizes)
     while start < rows:
         before = int(total[start - 1]) if start else 0
         end = int(np.searchsorted(total, before + BATCH_BYTES, side="right"))

@@ -148,7 +148,8 @@ class ExpiringListState(_Timed, ListState[T]):
         rewritten: dict[bytes, Any] = {}
         for where, stored in self._context.scan(prefix):
             data = stored[wrapped:]
-            element, has_expired = self._from_stored(data), self._has_expired(data)
+            element = self._from_stored(data)
+            has_expired = self._has_expired(data)
             if has_expired or self._ttl.on_read:
                 rewritten[where[position:]] = None if has_expired else element
             if not has_expired:

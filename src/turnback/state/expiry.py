@@ -96,7 +96,8 @@ class Expired:
         """
         if not self.is_possible or not len(rows):
             return rows
-        states, values = rows["state"].to_numpy(), rows["value"]
+        states = rows["state"].to_numpy()
+        values = rows["value"]
         mask = self._some[states]
         mask &= values.is_valid().to_numpy()
         index = np.flatnonzero(mask)
@@ -147,7 +148,8 @@ def expired_keys(
 
 def _wrapped_before(where: bytes, data: bytes) -> int:
     """How many bytes of an entry of a store stand before the time; see `schema.wrap`."""
-    at, part = 0, _FIRST_PART
+    at = 0
+    part = _FIRST_PART
     while part < len(where):
         if where[part] == HASHED:
             at += _SIZE.size + _SIZE.unpack_from(data, at)[0]

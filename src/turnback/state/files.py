@@ -200,7 +200,9 @@ def _run(units: Sequence[_Unit], tier: int) -> tuple[StateFile, ...]:
 
 def _unit(files: tuple[StateFile, ...]) -> _Unit:
     size = sum(file.length for file in files)
-    tier, bound = 0, SMALLEST
+    tier = 0
+    bound = SMALLEST
     while size > bound:
-        tier, bound = tier + 1, bound * FAN_IN
+        tier = tier + 1
+        bound = bound * FAN_IN
     return _Unit(files, size, tier)

@@ -47,7 +47,8 @@ class KeyContext:
         self.uid = uid
         self.key: Any = None
         self.max_parallelism = max_parallelism
-        self.epoch, self.now_ms = -1, 0
+        self.epoch = -1
+        self.now_ms = 0
         self.locations: dict[Any, KeyLocation] = {}
         self.get: Callable[[bytes], bytes | None] = self._no_store
         self.get_many: Callable[[list[bytes]], list[bytes | None]] = self._no_store
@@ -57,7 +58,8 @@ class KeyContext:
 
     def use(self, store: LocalStore, epoch: int, now_ms: int) -> None:
         self.key = None
-        self.epoch, self.now_ms = epoch, now_ms
+        self.epoch = epoch
+        self.now_ms = now_ms
         self.get = store.get
         self.get_many = store.get_many
         self.scan = store.scan
@@ -67,7 +69,8 @@ class KeyContext:
 
     def declared_key(self) -> Any:
         """The current key as an instance of the class that was declared for keys."""
-        codec, key = self._codec, self.key
+        codec = self._codec
+        key = self.key
         return codec.decode(codec.encode(key)) if codec.normalizer.changes_class else key
 
     def key_of(self, encoded: bytes) -> Any:
@@ -92,7 +95,8 @@ class KeyContext:
         return (self.locations.get(self.key) or self.locate(self.key))[2:]
 
     def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
-        get, locate = self.locations.get, self.locate
+        get = self.locations.get
+        locate = self.locate
         return [get(key) or locate(key) for key in keys]
 
     def _no_store(self, key: object) -> NoReturn:

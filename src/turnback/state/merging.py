@@ -89,7 +89,8 @@ def _folded(
     """The rows that count; all states are numbered before the first of them comes."""
     files = in_order(files)
     sources = [_Source(file, open(file), states) for file in files]
-    single, pieces = states.single(), _pieces(sources, _settled(files))
+    single = states.single()
+    pieces = _pieces(sources, _settled(files))
     expired = Expired(states.schemas, limits)
     folded = (rows for piece in pieces for rows in _fold(piece, single, final=final))
     return (expired.without(rows, final=final) for rows in folded)
@@ -120,7 +121,8 @@ class _Counter:
             if not len(piece):
                 continue
             groups = piece["group"]
-            first, last = int(groups[0].as_py()), int(groups[-1].as_py())
+            first = int(groups[0].as_py())
+            last = int(groups[-1].as_py())
             self.groups = (self.groups[0] if self.groups else first, last)
             self.rows += len(piece)
             self.states.update(pc.unique(piece["state"]).to_pylist())
@@ -179,7 +181,8 @@ class _Source:
         )
         self._all_count = all(counts)
         self._delta = delta
-        self._first, self._last = file.first_group, file.last_group
+        self._first = file.first_group
+        self._last = file.last_group
         self._held: list[pa.Table] = []
         self._batches: Iterator[DeltaBatch] = iter(())
         self._exhausted = False
@@ -223,7 +226,8 @@ class _Source:
 
     def _begin(self, group: int) -> None:
         self._first = group
-        self._held, self._exhausted = [], False
+        self._held = []
+        self._exhausted = False
         self._batches = iter(self._delta.batches(group, self._last) if group <= self._last else ())
         self.load()
 
@@ -278,7 +282,8 @@ def _held_part(table: pa.Table) -> _Part:
 
 def _split(tables: list[pa.Table], last: int) -> tuple[list[pa.Table], list[pa.Table]]:
     """The rows of the groups up to the last, and the others."""
-    before, after = [], []
+    before = []
+    after = []
     for table in tables:
         cut = int(np.searchsorted(table["group"].to_numpy(), last, side="right"))
         if cut:
@@ -314,7 +319,8 @@ def _fold_large(piece: _Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
     for wanted in [keep & ~clears] if final else [keep & clears, keep & ~clears]:
         start = 0
         for part, size in zip(piece.parts, sizes, strict=True):
-            mask, start = wanted[start : start + size], start + size
+            mask = wanted[start : start + size]
+            start = start + size
             if mask.any():
                 rows = part.rows().filter(pa.array(mask))
                 yield rows.filter(pc.field("value").is_valid()) if final else rows
@@ -341,10 +347,12 @@ def _survivors(rows: pa.Table, single: Mask, settled: int = 0) -> tuple[Mask, Ma
     For the `settled` rows see `_Piece`: only later rows of the same key can end them.
     """
     if settled:
-        keys, later = rows["key"].slice(0, settled), rows["key"].slice(settled)
+        keys = rows["key"].slice(0, settled)
+        later = rows["key"].slice(settled)
         touched = pc.is_in(keys, value_set=later.combine_chunks()).to_numpy()
         index = np.concatenate((np.flatnonzero(touched), np.arange(settled, len(rows))))
-        keep, clears = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        keep = np.ones(len(rows), np.bool_)
+        clears = np.zeros(len(rows), np.bool_)
         if len(index):
             some = rows.select(_ENTRY).take(pa.array(index))
             keep[index], clears[index] = _survivors(some, single)

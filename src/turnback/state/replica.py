@@ -55,7 +55,8 @@ class Applier:
         operators: Collection[str] = (),
     ) -> None:
         by_id = {schema.id: schema for schema in wanted}
-        self._first, self._last = first_group, last_group
+        self._first = first_group
+        self._last = last_group
         self._prefixes = [state_prefix(*schema.id) for schema in stored]
         self._single = [schema.kind in SINGLE_KINDS for schema in stored]
         self._waiting = {i for i, schema in enumerate(stored) if schema.kind == WAITING}
@@ -71,10 +72,12 @@ class Applier:
         if len(self._wanted) < len(self._prefixes):
             batch = batch.filter(pc.is_in(batch["state"], pa.array(self._wanted, pa.int16())))
         states, groups, keys, subs, values = (column.to_pylist() for column in batch.columns)
-        prefixes, single = self._prefixes, self._single
+        prefixes = self._prefixes
+        single = self._single
         has_subs = batch.column(3).null_count < batch.num_rows
         if all(single) and not has_subs and max(map(len, keys), default=0) <= LONGEST:
-            lengths, numbers = LENGTHS, GROUPS
+            lengths = LENGTHS
+            numbers = GROUPS
             where = [
                 prefixes[s] + numbers[g] + lengths[len(k)] + k
                 for s, g, k in zip(states, groups, keys, strict=True)
@@ -82,7 +85,8 @@ class Applier:
             return Changes([], where, values)
         waiting = self._waiting
         changes = Changes([], [], [])
-        clear, put_key = changes.clears.append, changes.keys.append
+        clear = changes.clears.append
+        put_key = changes.keys.append
         put_value = changes.values.append
         for s, g, key, sub, value in zip(states, groups, keys, subs, values, strict=True):
             where = prefixes[s] + GROUPS[g] + component(key)
@@ -161,7 +165,8 @@ class Replica:
     def close(self) -> None:
         if self._lock is None:
             return
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         try:
             self.store.close()
         finally:
@@ -267,12 +272,16 @@ def _apply(
     on_progress: OnProgress,
 ) -> _Applied:
     """Apply files to the store."""
-    store, written, done, total = replica.store, 0, 0, sum(file.rows for file in todo)
+    store = replica.store
+    written = 0
+    done = 0
+    total = sum(file.rows for file in todo)
     is_empty = replica.opening == "rebuilt"  # and nothing worth until the first file is in it
     late_schemas: dict[tuple[str, str], StateSchema] = {}
     for file, after in zip_longest(todo, todo[1:]):
         delta = open_delta(file, read)
-        first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
+        first = max(groups[0], file.first_group)
+        last = min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
         late = [uid for uid in file.operators if uid in asked_late]
         applier = Applier(delta.schemas, mine, first, last, late)

@@ -47,7 +47,8 @@ _NO_LIMIT = 1 << 62
 _FEW = 1_000  # entries, for which a table of their own is not worth it
 _MANIFEST_STEP = 64 << 10  # memory is taken for the manifest in steps of this size
 _LEAST_ROOM = 16 << 20  # in shared memory, for new stores to keep their metadata there
-_NUMBER, _TABLES = "NUMBER", "TABLES"
+_NUMBER = "NUMBER"
+_TABLES = "TABLES"
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -145,7 +146,8 @@ class RocksStore(LocalStore):
 
 
 def _sorted(changes: Changes) -> Iterable[tuple[bytes, bytes | None]]:
-    keys, entries = changes.keys, zip(changes.keys, changes.values, strict=True)
+    keys = changes.keys
+    entries = zip(changes.keys, changes.values, strict=True)
     is_sorted = all(map(operator.lt, keys, islice(keys, 1, None)))
     return entries if is_sorted else sorted(entries)
 
@@ -160,7 +162,8 @@ def remove_store(directory: Path) -> None:
 
 def _join_metadata(directory: Path) -> Path:
     """Where the metadata of a RocksDB store is; the store is emptied if they do not belong."""
-    metadata, number = metadata_directory(directory), _read(directory / _NUMBER)
+    metadata = metadata_directory(directory)
+    number = _read(directory / _NUMBER)
     if metadata is not None and number is not None and number == _read(metadata / _NUMBER):
         return metadata
     has_room = metadata is not None and shutil.disk_usage(metadata.parent).free >= _LEAST_ROOM

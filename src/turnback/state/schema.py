@@ -31,7 +31,9 @@ WAITING = "waiting"
 """What waits for its time: a map per key from times, whose entries the store sorts by time."""
 WINDOWED = "windowed"
 """What belongs to windows: a map per key from rows, whose fields are columns of its table."""
-SPLIT_LIST, UNION_LIST, BROADCAST = "operator list", "union list", "broadcast"
+SPLIT_LIST = "operator list"
+UNION_LIST = "union list"
+BROADCAST = "broadcast"
 OPERATOR_KINDS = frozenset({SPLIT_LIST, UNION_LIST, BROADCAST})
 """State of subtasks instead of keys, see `turnback.state.operator`."""
 KINDS = (

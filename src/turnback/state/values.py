@@ -39,7 +39,8 @@ class CacheFormat:
     __slots__ = ("all_to_bytes", "from_bytes", "from_cache", "plain", "to_bytes", "to_cache")
 
     def __init__(self, serializer: Serializer) -> None:
-        encode, decode = serializer.encode, serializer.decode
+        encode = serializer.encode
+        decode = serializer.decode
         self.plain: type = _NoValue
         self.to_cache: Callable[[Any], Any] = encode
         self.from_cache: Callable[[bytes], Any] | None = decode

@@ -138,7 +138,8 @@ class WaitingState(KeyedState):
 
     def stored_until(self, limit: int) -> list[Entry]:
         """What the store has up to a time, the earliest first; changes of this epoch aside."""
-        entries, key_of = [], self._context.key_of
+        entries = []
+        key_of = self._context.key_of
         for time, encoded, data in self._stored():
             if time > limit:
                 break
@@ -181,7 +182,9 @@ class WaitingState(KeyedState):
 
     def begin(self) -> None:
         self._known.clear()
-        self.due, self._limit, self._changes = [], None, None
+        self.due = []
+        self._limit = None
+        self._changes = None
 
     def drain(self, builder: DeltaBuilder) -> None:
         """Write every entry that was set or removed in this epoch."""
@@ -205,7 +208,8 @@ class WaitingState(KeyedState):
         return None if data is None else self._from_bytes(data[wrapped:])
 
     def _from_bytes(self, data: bytes) -> Any:
-        value, from_cache = self._format.from_bytes(data), self._format.from_cache
+        value = self._format.from_bytes(data)
+        from_cache = self._format.from_cache
         return value if from_cache is None else from_cache(value)
 
     def _stored(self) -> Iterator[tuple[int, bytes, bytes]]:

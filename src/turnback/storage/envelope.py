@@ -63,7 +63,8 @@ def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
     header = _HEADER.match(data)
     if header is None:
         raise damaged(name, "its header is missing or incomplete")
-    actual, version = header[1].decode(), int(header[2])
+    actual = header[1].decode()
+    version = int(header[2])
     body = data[header.end() :]
     if len(body) != int(header[3]):
         raise damaged(name, f"{len(body)} bytes follow the header, {int(header[3])} recorded")

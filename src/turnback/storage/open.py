@@ -129,7 +129,8 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     match = _SCHEME.fullmatch(re.sub(r"^file:/(?!/)", "file:///", uri))
     if match is None:
         return LocalStorage(Path(uri).expanduser())
-    scheme, rest = match[1].lower(), match[2]
+    scheme = match[1].lower()
+    rest = match[2]
     if scheme == "file":
         if not rest.startswith("/"):
             raise ConfigurationError(f"{uri} names a host: write file:///path, with three slashes")

@@ -41,7 +41,8 @@ def call_elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
         ElsewhereError: The function raised, or the process died before it had a result.
     """
     with tempfile.TemporaryDirectory() as directory:
-        call, answer = Path(directory, "call"), Path(directory, "answer")
+        call = Path(directory, "call")
+        answer = Path(directory, "answer")
         call.write_bytes(pickle.dumps(sys.path) + pickle_by_value((function, arguments)))
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, str(call), str(answer)],

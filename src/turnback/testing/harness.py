@@ -133,7 +133,8 @@ class JobHarness:
         self._program(env)
         self._uids = [node.uid for node in env._graph.nodes if node.uid]
         self._outputs.collect_from(env._graph)
-        points, self._points = self._points, {}
+        points = self._points
+        self._points = {}
         self._driver = LocalDriver(
             engine,
             lambda: env.execute_async(
@@ -157,7 +158,8 @@ class JobHarness:
 
     def close(self) -> None:
         """End the driver if there is one."""
-        driver, self._driver = self._driver, None
+        driver = self._driver
+        self._driver = None
         if driver is not None:
             driver.close()
 

@@ -82,9 +82,11 @@ class Levels:
                 elements = Batch(channel.row_type, batch.select(columns))
                 # Batches are in the order of their source, or of their partition.
                 number = np.full(len(elements), len(tasks), np.int64)
-                part, block = number, 0 * number
+                part = number
+                block = 0 * number
                 if PARTITION_COLUMN in batch.schema.names:
-                    part, block = batch[PARTITION_COLUMN].to_numpy(), PARTITION - number
+                    part = batch[PARTITION_COLUMN].to_numpy()
+                    block = PARTITION - number
                 elements.stamps = Stamps(number, block, part, 0 * number)
                 tasks[len(tasks)] = [layout.pack(channel.id, elements, None)]
         return tasks

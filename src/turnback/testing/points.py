@@ -54,8 +54,10 @@ _APPEND = "checkpoint.log:CheckpointLog.append"
 _COMMIT_SINKS = "checkpoint.commits:Committers.commit"
 _RUN_ATTEMPT = "driver.runner:JobRunner._run_attempt"
 _CLEAN = "checkpoint.retention:Retention._delete_retired"
-_PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
-_PREPARED, _PUBLISHED = "sinks.sql_rows:PreparedRows", "sinks.sql_rows:PublishedRows"
+_PUT = "storage.local:LocalStorage.put"
+_DELETE = "storage.local:LocalStorage.delete"
+_PREPARED = "sinks.sql_rows:PreparedRows"
+_PUBLISHED = "sinks.sql_rows:PublishedRows"
 _DATABASES = ("sinks.postgres:PostgresDatabase", "sinks.mysql:MySqlDatabase")
 _COMMITTERS = (
     "sinks.files:FileCommitter",
@@ -137,7 +139,8 @@ class Countdown:
     """Calls a function when it is called for the last time."""
 
     def __init__(self, count: int, reached: Callable[[], None]) -> None:
-        self._left, self._reached = count, reached
+        self._left = count
+        self._reached = reached
         self._lock = threading.Lock()
 
     def __call__(self) -> None:

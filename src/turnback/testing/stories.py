@@ -101,7 +101,8 @@ def _complete(trial: Trial) -> None:
 
 def _committed_again(trial: Trial) -> None:
     a, b, *_ = trial.elements
-    driver, transactions = trial.driver(1), trial.prepared(1, 1, a, b)
+    driver = trial.driver(1)
+    transactions = trial.prepared(1, 1, a, b)
     for _ in range(2):
         driver.commit(transactions)
     trial.expect(Promise.COMMITTED_AGAIN, [a, b], "the same commit twice")
@@ -116,7 +117,8 @@ def _committed_again(trial: Trial) -> None:
 def _other_process(trial: Trial) -> None:
     a, b, *_ = trial.elements
     trial.driver(1)
-    batch, sink = Batch(trial.type, [a, b]), trial.copy()
+    batch = Batch(trial.type, [a, b])
+    sink = trial.copy()
     transaction = _elsewhere("prepare", _prepare, sink, trial.writer_context(1, 1), batch.arrow)
     trial.expect(Promise.INVISIBLE, [], "the kill of the task that had prepared")
     if transaction is None:
@@ -210,7 +212,8 @@ def _replayed(trial: Trial) -> None:
 
 def _aborted(trial: Trial) -> None:
     a, b, c, *_ = trial.elements
-    driver, writer = trial.driver(1), trial.written(1, 1, a)
+    driver = trial.driver(1)
+    writer = trial.written(1, 1, a)
     for _ in range(2):
         writer.abort()
     trial.written(1, 1, partition=1).abort()
@@ -238,7 +241,8 @@ def _one_attempt(trial: Trial) -> None:
 
 def _loud(trial: Trial) -> None:
     a, *_ = trial.elements
-    driver, transactions = trial.driver(1), trial.prepared(1, 1, a)
+    driver = trial.driver(1)
+    transactions = trial.prepared(1, 1, a)
     driver.abort(transactions)
     try:
         trial.driver(2).recover(transactions)
@@ -250,7 +254,8 @@ def _loud(trial: Trial) -> None:
 
 def _fenced(trial: Trial) -> None:
     a, b, c, *_ = trial.elements
-    zombie, late = trial.driver(1), trial.prepared(1, 5, a)
+    zombie = trial.driver(1)
+    late = trial.prepared(1, 5, a)
     driver = trial.driver(2)
     driver.recover([])
     driver.commit(trial.prepared(2, 5, b))
@@ -288,7 +293,8 @@ def _others(trial: Trial) -> None:
     trial.driver(1)
     trial.prepared(1, 1, b)
     driver = trial.driver(2)
-    neighbour, theirs = trial.driver(2, "other"), trial.prepared(2, 1, a, uid="other")
+    neighbour = trial.driver(2, "other")
+    theirs = trial.prepared(2, 1, a, uid="other")
     driver.recover([])
     discard(driver)
     neighbour.commit(theirs)
@@ -307,7 +313,8 @@ def _copied(trial: Trial) -> None:
 def _beside(promise: Promise, trial: Trial, other: Trial, who: str) -> None:
     """Let a job that is further in its attempts run beside one with promised output."""
     a, b, c, d, *_ = trial.elements
-    driver, promised = trial.driver(1), trial.prepared(1, 1, a)
+    driver = trial.driver(1)
+    promised = trial.prepared(1, 1, a)
     neighbour = other.started(2)
     discard(neighbour)
     theirs = other.prepared(2, 9, b)
@@ -330,7 +337,8 @@ def _beside(promise: Promise, trial: Trial, other: Trial, who: str) -> None:
 def _late_copy(trial: Trial) -> None:
     a, b, c, d, *_ = trial.elements
     driver = trial.driver(1)
-    slow, late = trial.written(1, 1, b), trial.written(1, 1, c, partition=1)
+    slow = trial.written(1, 1, b)
+    late = trial.written(1, 1, c, partition=1)
     winners = trial.prepared(1, 1, a) + trial.prepared(1, 1, d, partition=1)
     let_fail(slow.prepare)
     let_fail(late.abort)
@@ -350,7 +358,8 @@ def _late_copy(trial: Trial) -> None:
 
 def _kept(trial: Trial) -> None:
     a, b, *_ = trial.elements
-    driver, transactions = trial.driver(1), trial.prepared(1, 1, a)
+    driver = trial.driver(1)
+    transactions = trial.prepared(1, 1, a)
     driver.commit(transactions)
     # The reply was lost: the driver does not know that it is committed.
     let_fail(lambda: driver.abort(transactions))
@@ -444,7 +453,8 @@ def _taken_over(trial: Trial) -> None:
 
 def _promised(trial: Trial) -> None:
     a, b, *_ = trial.elements
-    driver, transactions = trial.driver(1), trial.prepared(1, 1, a)
+    driver = trial.driver(1)
+    transactions = trial.prepared(1, 1, a)
     trial.job.promised = len(transactions)
     other = trial.other_job()
     outcome = "was accepted"

@@ -222,7 +222,8 @@ class FileSource(LocalSource):
         return sorted((p for p in visible if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
 
     def _read_file(self, path: Path) -> pa.RecordBatch:
-        schema, whole = stream_schema(self.schema), stream_schema(with_malformed(self.schema))
+        schema = stream_schema(self.schema)
+        whole = stream_schema(with_malformed(self.schema))
         table = self._parse(path, schema) if path.stat().st_size else schema.empty_table()
         missing = [name for name in whole.names if name not in table.column_names]
         for name in missing:
@@ -334,7 +335,8 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
     ]
     values: dict[Any, Any] = {}
     for row in sorted(rows, key=lambda row: row["sub"] or b""):  # elements of lists in order
-        key, value = key_of(row["key"]), value_of(row["value"][times:])
+        key = key_of(row["key"])
+        value = value_of(row["value"][times:])
         if sub_of is not None:
             values.setdefault(key, {})[sub_of(row["sub"])] = value
         elif schema.kind in LIST_KINDS:

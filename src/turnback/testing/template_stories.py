@@ -45,7 +45,8 @@ def _published_once(trial: Trial) -> None:
 
 def _asked_before(sink: WriteAheadSink) -> None:
     """Let a driver have asked before anything was published; what it asks later is answered."""
-    answers, now = [0], sink.published
+    answers = [0]
+    now = sink.published
     vars(sink)["published"] = lambda ctx: answers.pop() if answers else now(ctx)
 
 

@@ -84,7 +84,8 @@ def _parsed(
             found: list[Any] = parse(line)
             texts: list[str | None] = [None] * len(found)
         except (ValueError, ArithmeticError, csv.Error, RecursionError):
-            found, texts = [{}], [line.rstrip("\r")]
+            found = [{}]
+            texts = [line.rstrip("\r")]
         rows += found
         malformed += texts
     return _placed(malformed, pa.Table.from_pylist(rows, schema), path)
@@ -120,7 +121,8 @@ def _converter(type: pa.DataType) -> Converter:
             v if isinstance(v, str) else json.dumps(v, separators=(",", ":"), default=str)
         )
     if pa.types.is_integer(type):
-        least, most = -(1 << (type.bit_width - 1)), (1 << (type.bit_width - 1)) - 1
+        least = -(1 << (type.bit_width - 1))
+        most = (1 << (type.bit_width - 1)) - 1
         return lambda v: _unless(not (_is(v, int) and least <= v <= most), v)
     if pa.types.is_floating(type):
         return _float

@@ -74,7 +74,9 @@ class PromiseBrokenError(Exception):
         self.promise = promise
 
 
-JOB, JOB_ID, UID = "conformance", "conformance-1", "sink"
+JOB = "conformance"
+JOB_ID = "conformance-1"
+UID = "sink"
 
 
 @dataclass
@@ -176,7 +178,8 @@ class Trial:
 
     def backup(self) -> Callable[[], Trial]:
         """Back the job directory up; what is returned restores it and everything it knew."""
-        place, nonces = self.directory.with_name("backup"), dict(self.job.nonces)
+        place = self.directory.with_name("backup")
+        nonces = dict(self.job.nonces)
         shutil.copytree(self.directory, place)
 
         def restore() -> Trial:
@@ -196,7 +199,8 @@ class Trial:
 
     def take_over(self) -> None:
         """Claim the target although it is another job's, before the start, as the user allows."""
-        sink, ctx = self.copy(), self.committer_context(0)
+        sink = self.copy()
+        ctx = self.committer_context(0)
         ctx = replace(ctx, take_over=True)
         sink.check_claim(ctx)
         sink.claim(ctx)
@@ -264,7 +268,8 @@ class Trial:
 
         Its sink can be changed, to make happen what is rare.
         """
-        sink, ctx = self.copy(), self.committer_context(attempt, uid)
+        sink = self.copy()
+        ctx = self.committer_context(attempt, uid)
         if change is not None:
             change(sink)
         sink.check_claim(ctx)
@@ -296,7 +301,8 @@ class Trial:
     def expect(self, promise: Promise, expected: Sequence[Any], after: str) -> None:
         """Raise `PromiseBrokenError` unless readers see these elements, in any order."""
         seen = [comparable(element) for element in self.read(self.sink)]
-        missing, more = [comparable(element) for element in expected], list(seen)
+        missing = [comparable(element) for element in expected]
+        more = list(seen)
         for element in list(missing):
             if element in more:
                 more.remove(element)

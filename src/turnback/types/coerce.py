@@ -229,7 +229,8 @@ def is_positional(cls: type, type_: RowTypeInfo) -> bool:
     """
     if not issubclass(cls, tuple | list):
         return False
-    given, names = getattr(cls, "__row_names__", ()), type_.names
+    given = getattr(cls, "__row_names__", ())
+    names = type_.names
     if not given or given == names:
         return True
     return (_unnamed(given) or _unnamed(names)) and set(given) != set(names)

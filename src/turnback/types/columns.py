@@ -187,7 +187,8 @@ def _maps_to_column(values: list[Any], type_: MapTypeInfo) -> pa.Array:
     maps = [v for v in values if v]
     keys = to_column([k for m in maps for k in m], type_.key)
     items = to_column([v for m in maps for v in m.values()], type_.value)
-    offsets, mask = list_offsets(values), null_mask(values)
+    offsets = list_offsets(values)
+    mask = null_mask(values)
     return pa.MapArray.from_arrays(offsets, keys, items, type=type_.arrow(), mask=mask)
 
 
@@ -199,7 +200,8 @@ def _struct_to_rows(column: pa.Array, type_: RowTypeInfo) -> list[Any]:
 def list_bounds(column: pa.Array) -> tuple[list[int], int, int]:
     """Return where the lists begin and end, counted from the first value that is used."""
     bounds = column.offsets.to_pylist() or [0]
-    first, last = bounds[0], bounds[-1]
+    first = bounds[0]
+    last = bounds[-1]
     return [b - first for b in bounds] if first else bounds, first, last - first
 
 
@@ -331,7 +333,8 @@ class Batch:
             second = Batch(self.type, self._arrow.slice(middle))
         else:
             rows = self._rows or []
-            first, second = self._part(rows[:middle]), self._part(rows[middle:])
+            first = self._part(rows[:middle])
+            second = self._part(rows[middle:])
         if self.stamps is not None:
             first.stamps = self.stamps.take(slice(0, middle))
             second.stamps = self.stamps.take(slice(middle, None))

@@ -136,7 +136,8 @@ def _is_scalar(type_: TypeInfo) -> bool:
 
 
 def _rows_as_declared(type_: RowTypeInfo) -> Callable[[list[Any]], list[Any] | None]:
-    cls, width = type_.python_class or row_class(type_.names), len(type_.names)
+    cls = type_.python_class or row_class(type_.names)
+    width = len(type_.names)
     scope: Scope = {}
     tests, values = _field_tests(type_, scope, in_column=True)
     fields = _fields_of(cls, type_)
@@ -220,7 +221,8 @@ def _test(type_: TypeInfo, v: str, scope: Scope, *, in_column: bool) -> str:
         scope[f"fits_{v}"] = _decimal_test(type_, in_column=in_column)
         return f"{v}.__class__ is Decimal and fits_{v}({v}) or {v} is None"
     assert isinstance(type_, BasicTypeInfo)
-    name, cls = type_.name, BASIC[type_.name].python_class
+    name = type_.name
+    cls = BASIC[type_.name].python_class
     assert cls is not None
     scope[cls.__name__] = cls
     test = f"{v}.__class__ is {cls.__name__}"

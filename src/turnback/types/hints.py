@@ -78,7 +78,8 @@ def _unsupported(spec: Any, why: str = "") -> UnsupportedTypeError:
 def _from_hint(hint: Any, inside: tuple[Any, ...]) -> TypeInfo:
     if isinstance(hint, TypeInfo):
         return hint
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
     if origin is typing.Annotated:
         # A TypeInfo among the annotations is the exact type wanted: Annotated[int, Types.INT()].
         exact = [a for a in args[1:] if isinstance(a, TypeInfo)]
@@ -364,7 +365,8 @@ class _Parser:
         return result
 
     def _decimal(self) -> TypeInfo:
-        precision, scale = 10, 0
+        precision = 10
+        scale = 0
         if self._accept("("):
             precision = self._number()
             if self._accept(","):

@@ -154,7 +154,8 @@ def _normalize(type_: TypeInfo) -> Convert:
 
 def _normalize_row(type_: RowTypeInfo) -> Convert:
     parts = [_normalize(t) for t in type_.types]
-    width, cls = len(parts), _tuple_class(type_)
+    width = len(parts)
+    cls = _tuple_class(type_)
     in_order: tuple[Any, ...] = (tuple, cls)
     new: Callable[[Any, Any], Any] = tuple.__new__
 
@@ -184,7 +185,8 @@ def _are_normal(type_: TypeInfo) -> Callable[[Sequence[Any]], bool]:
 
 def _are_normal_rows(type_: RowTypeInfo) -> Callable[[Sequence[Any]], bool]:
     tests = [_are_normal(t) for t in type_.types]
-    cls, width = _tuple_class(type_), len(tests)
+    cls = _tuple_class(type_)
+    width = len(tests)
 
     def are_normal(keys: Sequence[Any]) -> bool:
         if not {cls}.issuperset(map(type, keys)) or not {width}.issuperset(map(len, keys)):
@@ -220,7 +222,8 @@ def _check_key_type(type_: TypeInfo) -> None:
     elif not isinstance(type_, DecimalTypeInfo) and (
         not isinstance(type_, BasicTypeInfo) or type_.name in _NOT_KEYS
     ):
-        name, reason = f"the type {type_}", "equal values may differ in their bytes"
+        name = f"the type {type_}"
+        reason = "equal values may differ in their bytes"
         if type_ == Types.PICKLED_BYTE_ARRAY():
             name = "a pickled object"
         elif type_ in (Types.FLOAT(), Types.DOUBLE()):
@@ -240,7 +243,8 @@ def _key_encoder(type_: TypeInfo, inner: Callable[[Any], bytes]) -> Callable[[An
 def _canonical(type_: TypeInfo) -> Convert | None:
     """Return what makes equal keys the same and finds nulls; None for types without either."""
     if isinstance(type_, DecimalTypeInfo):
-        coerce, quantize = coercer(type_), decimal_quantizer(type_)
+        coerce = coercer(type_)
+        quantize = decimal_quantizer(type_)
         return _not_null(lambda key: quantize(coerce(key)))
     if isinstance(type_, RowTypeInfo):
         return _canonical_row(type_)
@@ -356,7 +360,8 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
 
 
 def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
-    coerce, quantize = coercer(type_), decimal_quantizer(type_)
+    coerce = coercer(type_)
+    quantize = decimal_quantizer(type_)
     to_bytes = _int64 if type_.precision <= 18 else int_to_bytes
     shift = Context(prec=2 * 38).scaleb
     scale = type_.scale

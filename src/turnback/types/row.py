@@ -182,7 +182,8 @@ def row_converter(type_: TypeInfo) -> Callable[[Any], Any]:
     """Return the function that gives an element the class its type declares."""
     if not isinstance(type_, RowTypeInfo):
         return lambda element: element
-    cls, build = type_.python_class or row_class(type_.names), row_builder(type_) or tuple
+    cls = type_.python_class or row_class(type_.names)
+    build = row_builder(type_) or tuple
 
     def convert(element: Any) -> Any:
         return element if isinstance(element, cls) else build(row_values(element, type_))

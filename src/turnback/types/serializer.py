@@ -73,7 +73,8 @@ class Serializer:
 
 
 def _encoder(type_: TypeInfo, packing: Packing) -> Callable[[Any], bytes]:
-    exact, pack = packing.exact, packing.pack
+    exact = packing.exact
+    pack = packing.pack
 
     def encode_other(value: Any) -> bytes:
         try:
@@ -189,7 +190,8 @@ class Packing:
 
 def _all_pass(packing: Packing) -> Callable[[Iterable[Any]], bool]:
     """Return the test whether all values may go to msgspec as they are."""
-    exact, bounds = packing.exact, packing.bounds
+    exact = packing.exact
+    bounds = packing.bounds
     if bounds is None:
 
         def classes_pass(values: Iterable[Any]) -> bool:
@@ -276,7 +278,9 @@ _SPECIAL: dict[str, tuple[type | None, Callable[[TypeInfo], Convert]]] = {
 
 def _list(type_: ListTypeInfo) -> Packing:
     element = _packing(type_.element)
-    passes, pack_one, unpack_one = _all_pass(element), element.pack, element.unpack
+    passes = _all_pass(element)
+    pack_one = element.pack
+    unpack_one = element.unpack
 
     def pack(value: Any) -> Any:
         if not isinstance(value, list | tuple):
@@ -293,9 +297,12 @@ def _list(type_: ListTypeInfo) -> Packing:
 
 
 def _map(type_: MapTypeInfo) -> Packing:
-    key, item = _packing(type_.key), _packing(type_.value)
-    keys_pass, items_pass = _all_pass(key), _all_pass(item)
-    pack_key, pack_item = key.pack, item.pack
+    key = _packing(type_.key)
+    item = _packing(type_.value)
+    keys_pass = _all_pass(key)
+    items_pass = _all_pass(item)
+    pack_key = key.pack
+    pack_item = item.pack
     unpack_key = key.unpack or _same
     unpack_item = item.unpack or _same
 

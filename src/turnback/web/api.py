@@ -207,16 +207,20 @@ def error_response(error: Exception, method: str, path: str) -> Response:
     """
     headers: Mapping[str, str] | None = None
     if isinstance(error, HTTPException):
-        status, message, headers = error.status_code, error.detail, error.headers
+        status = error.status_code
+        message = error.detail
+        headers = error.headers
         kind = error.kind if isinstance(error, RequestError) else _KINDS.get(status, "Error")
     elif isinstance(error, TurnbackError):
         status = next((code for code, kinds in _STATUS if isinstance(error, kinds)), 500)
-        kind, message = type(error).__name__, str(error)
+        kind = type(error).__name__
+        message = str(error)
         if status >= 500:
             _LOG.error("%s %s: %s: %s", method, path, kind, message)
     else:
         _LOG.error("%s %s failed", method, path, exc_info=error)
-        status, kind = 500, "InternalError"
+        status = 500
+        kind = "InternalError"
         message = "something unexpected went wrong; see the log of the dashboard"
     return json_response(ErrorAnswer(error=ErrorInfo(kind=kind, message=message)), status, headers)
 

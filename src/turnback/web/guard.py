@@ -71,7 +71,8 @@ class Guard:
 
     async def _check(self, scope: Scope, receive: Receive, path: str) -> Response | None:
         """Return an answer if the request ends here."""
-        headers, method = Headers(scope=scope), scope["method"]
+        headers = Headers(scope=scope)
+        method = scope["method"]
         self._check_host(headers)
         self._check_origin(headers, method, path)
         if method == "POST" and path == LOGIN_PATH:

@@ -42,8 +42,10 @@ class LogLines(model.View, frozen=True, kw_only=True):
 
 def log(call: Call) -> LogLines:
     """Return lines of the driver's log, if that is on this machine."""
-    path, query = _path(call), call.query
-    text, level = query["text"] or "", query["level"]
+    path = _path(call)
+    query = call.query
+    text = query["text"] or ""
+    level = query["level"]
     filtered = bool(text) or level is not None
     with _readable(path):
         part = search_log(
@@ -73,7 +75,8 @@ def download(call: Call) -> Response:
     name = quote(f"{call.job.name}.log", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     with _readable(path):
-        file, size = path.open("rb"), path.stat().st_size
+        file = path.open("rb")
+        size = path.stat().st_size
     return StreamingResponse(_blocks(file, size), 200, headers, TEXT)
 
 

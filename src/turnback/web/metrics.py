@@ -226,14 +226,16 @@ def _numbers(samples: Sequence[JobSample]) -> Iterator[str]:
 
 def _read(job: Job, seen: Observation, now_ms: int) -> JobSample | None:
     """Return one job's sample, `None` if it cannot be read: the others still count."""
-    summary, storage = seen.summary, job.directory.storage
+    summary = seen.summary
+    storage = job.directory.storage
     if summary.state == UNREADABLE:
         return None
     try:
         info = job.directory.attempt(summary.attempt) if summary.attempt is not None else None
         restored = info and (info.checkpoint is not None or info.snapshot is not None)
         failures = job.failures() if summary.state not in ACTIVE else []
-        metrics, program = seen.metrics, job.program()
+        metrics = seen.metrics
+        program = job.program()
         return JobSample(
             summary,
             operators(program, metrics, {}) if program is not None else (),

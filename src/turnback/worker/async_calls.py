@@ -188,7 +188,8 @@ class AsyncWaitRunner(FunctionRunner):
             return self._checked(self._wait.function.timeout(value), "timeout")
 
     async def _with_retries(self, value: Any) -> Any:
-        retries, attempt = self._wait.retries, 1
+        retries = self._wait.retries
+        attempt = 1
         while True:
             try:
                 results = await self._wait.function.async_invoke(value)

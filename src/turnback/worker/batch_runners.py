@@ -131,7 +131,8 @@ class GatheringRunner(BatchRunner):
 
     def gathered(self) -> Batch | None:
         """Take all elements so far; None if there are none."""
-        parts, rows = self._gathered[:], self.rows
+        parts = self._gathered[:]
+        rows = self.rows
         self._drop()
         if not rows:
             return None
@@ -153,7 +154,8 @@ class PortionRunner(GatheringRunner):
     """Base of those that process an epoch in large portions: all of it, unless that is too much."""
 
     def process(self, batch: Batch) -> Batch | None:
-        data, out = batch.arrow, None
+        data = batch.arrow
+        out = None
         if self.rows + data.num_rows > MOST_ROWS or self.bytes + data.nbytes > MOST_BYTES:
             out = self.process_rest()
         super().process(batch)

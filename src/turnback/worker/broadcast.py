@@ -37,7 +37,9 @@ class NumberRunner(Runner):
         self._count = 0
 
     def process(self, batch: Batch) -> Batch | None:
-        op, task, first = self.operator, self._time.task, self._count
+        op = self.operator
+        task = self._time.task
+        first = self._count
         assert op.type is not None
         self._count += len(batch)
         rows = [(task, first + i, element) for i, element in enumerate(batch.rows)]
@@ -73,7 +75,8 @@ class BroadcastRunner(FunctionRunner):
     def begin(self) -> None:
         super().begin()
         self._main.begin()
-        self._gathered, self._broadcast = [], []
+        self._gathered = []
+        self._broadcast = []
 
     def next_timer(self) -> int | None:
         return self._main.next_timer()
@@ -87,7 +90,8 @@ class BroadcastRunner(FunctionRunner):
         return None
 
     def process_rest(self) -> Batch | None:
-        gathered, self._gathered = self._gathered, []
+        gathered = self._gathered
+        self._gathered = []
         parts = [self._process_broadcast()]
         parts += map(self._main.process, gathered)
         parts.append(self._main.process_rest())
@@ -96,17 +100,21 @@ class BroadcastRunner(FunctionRunner):
         return self._joined([part for part in parts if part is not None])
 
     def _process_broadcast(self) -> Batch | None:
-        batches, self._broadcast = self._broadcast, []
+        batches = self._broadcast
+        self._broadcast = []
         rows = [row for batch in batches for row in batch.rows]
         times = [time for batch in batches for time in times_of(batch)]
         places = self._places(batches)
         order = sorted(range(len(rows)), key=lambda i: (places[i], rows[i].task, rows[i].number))
-        function, context = self.operator.function.wrapped, self._context
+        function = self.operator.function.wrapped
+        context = self._context
         context.states = self.operator.function.states
-        out, element = self.collect(), None
+        out = self.collect()
+        element = None
         try:
             for i in order:
-                element, context.time = rows[i].element, times[i]
+                element = rows[i].element
+                context.time = times[i]
                 result = function.process_broadcast_element(element, context)
                 if result is not None:
                     out.add(result, i)
@@ -180,7 +188,8 @@ class BroadcastContext:
 
     def apply_to_keyed_state(self, state_descriptor: StateDescriptor, function: Any) -> None:
         """Call a function with each key of the subtask that has something in a state."""
-        backend, name = self._backend, str(getattr(state_descriptor, "name", state_descriptor))
+        backend = self._backend
+        name = str(getattr(state_descriptor, "name", state_descriptor))
         handle = None if backend is None else backend.handle(name)
         if backend is None or handle is None:
             raise StateError(

@@ -117,7 +117,8 @@ class SinkWriters:
         """How long each sink has worked, by uid."""
 
     def write(self, operator: Operator, batch: Batch) -> None:
-        uid, started = operator.uid, perf_counter()
+        uid = operator.uid
+        started = perf_counter()
         try:
             if uid not in self._writers:
                 self._writers[uid] = operator.function.writer(self._context(operator))
@@ -155,7 +156,8 @@ class SinkWriters:
                 _LOG.warning("sink %r could not roll back: %s", uid, e)
 
     def _context(self, operator: Operator) -> WriterContext:
-        order, name = self._order, self._name
+        order = self._order
+        name = self._name
         assert operator.input_type is not None
         return WriterContext(
             job=order.job,

@@ -112,16 +112,26 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _fold(self, elements: Iterable[Element], out: TimedOutput) -> None:
         """Add elements to their panes, one after the other."""
-        add, first = self._adder(), self._function.folding.first
-        plain, to_cache = self._format.plain, self._to_cache
-        clock, key, row, pane = self._clock, None, None, None
-        watermark, due = clock.watermark, self._next_due()
-        start, last = 1, 0  # of the pane at hand
+        add = self._adder()
+        first = self._function.folding.first
+        plain = self._format.plain
+        to_cache = self._to_cache
+        clock = self._clock
+        key = None
+        row = None
+        pane = None
+        watermark = clock.watermark
+        due = self._next_due()
+        # Of the pane at hand.
+        start = 1
+        last = 0
         try:
             for mark, time, key, row, _, cause in elements:
                 if mark >= due:
                     self._advance(mark, out)
-                    due, start, last = self._next_due(), 1, 0
+                    due = self._next_due()
+                    start = 1
+                    last = 0
                 if mark > watermark:
                     watermark = clock.watermark = mark
                 if time is None:
@@ -130,9 +140,12 @@ class FoldedWindowRunner(OrderedRunner):
                     pane = self._enter(time)
                     if pane is None:
                         self._late(row, time, watermark, cause, out)
-                        start, last = 1, 0
+                        start = 1
+                        last = 0
                         continue
-                    due, start, last = self._next_due(), pane.start, pane.last
+                    due = self._next_due()
+                    start = pane.start
+                    last = pane.last
                 assert pane is not None
                 held = pane.values.get(key)
                 if held is None:
@@ -150,9 +163,11 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _is_partly_late(self, batch: Batch, marks: Times) -> bool:
         """Whether some windows of an element have ended before it, and others may take it."""
-        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        panes = self._function.panes
+        lateness = self._function.plan.lateness_ms
         times = self._times(batch)
-        pane, marks = panes.of_time(times), np.maximum(marks, self._clock.watermark)
+        pane = panes.of_time(times)
+        marks = np.maximum(marks, self._clock.watermark)
         ended = panes.first_window(pane) <= marks
         return bool((ended & (panes.last_window(pane) + lateness > marks)).any())
 
@@ -161,9 +176,12 @@ class FoldedWindowRunner(OrderedRunner):
 
         Each is in time for all its windows or for none, so windows may as well fire later.
         """
-        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        panes = self._function.panes
+        lateness = self._function.plan.lateness_ms
         for batch, marks in batches:
-            times, rows, keys = self._times(batch), batch.rows, self.key_readers[0](batch)
+            times = self._times(batch)
+            rows = batch.rows
+            keys = self.key_readers[0](batch)
             lasts = panes.of_time(times)
             late = panes.last_window(lasts) + lateness <= np.maximum(marks, self._clock.watermark)
             if late.any():
@@ -175,7 +193,8 @@ class FoldedWindowRunner(OrderedRunner):
             ordered = lasts[order]
             starts = np.flatnonzero(np.diff(ordered, prepend=MIN_TIME)).tolist()
             for start, end in pairwise([*starts, len(order)]):
-                last, which = int(ordered[start]), order[start:end].tolist()
+                last = int(ordered[start])
+                which = order[start:end].tolist()
                 pane = self._panes.get(last) or self._add_pane(last)
                 if len(which) == len(rows):
                     self._fold_into(pane, keys, rows)
@@ -183,9 +202,14 @@ class FoldedWindowRunner(OrderedRunner):
                     self._fold_into(pane, [keys[i] for i in which], [rows[i] for i in which])
 
     def _fold_into(self, pane: _Pane, keys: Iterable[Any], rows: Iterable[Any]) -> None:
-        add, first = self._adder(), self._function.folding.first
-        plain, to_cache = self._format.plain, self._to_cache
-        values, get, key, row = pane.values, pane.values.get, None, None
+        add = self._adder()
+        first = self._function.folding.first
+        plain = self._format.plain
+        to_cache = self._to_cache
+        values = pane.values
+        get = pane.values.get
+        key = None
+        row = None
         try:
             for key, row in zip(keys, rows, strict=True):
                 held = get(key)
@@ -200,13 +224,15 @@ class FoldedWindowRunner(OrderedRunner):
     def _times(self, batch: Batch) -> Times:
         times: Times = batch.stamps.time
         if (times == MIN_TIME).any():
-            op, missing = self.operator, missing_timestamps(self._function.plan.assigner)
+            op = self.operator
+            missing = missing_timestamps(self._function.plan.assigner)
             raise PlanError(f"operator {op.uid!r} ({op.name}): {missing}")
         return times
 
     def _adder(self) -> Callable[[Any, Any], Any]:
         """A function that adds an element to what is held."""
-        add, from_cache = self._function.folding.adder(), self._format.from_cache
+        add = self._function.folding.adder()
+        from_cache = self._format.from_cache
         return add if from_cache is None else lambda row, held: add(row, from_cache(held))
 
     def _next_due(self) -> int:
@@ -216,8 +242,10 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _load(self) -> None:
         """Read the panes of all windows that end in this epoch, if there are any."""
-        panes, lateness = self._function.panes, self._function.plan.lateness_ms
-        before, after = self._clock.watermark, self._after
+        panes = self._function.panes
+        lateness = self._function.plan.lateness_ms
+        before = self._clock.watermark
+        after = self._after
         if not (
             panes.any_window(before, after)
             or (lateness and panes.any_window(before - lateness, after - lateness))
@@ -232,14 +260,16 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _enter(self, time: int) -> _Pane | None:
         """The pane of an element; None if it is too late for all its windows."""
-        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        panes = self._function.panes
+        lateness = self._function.plan.lateness_ms
         last = panes.of_time(time)
         if panes.last_window(last) + lateness <= self._clock.watermark:
             return None
         return self._panes.get(last) or self._add_pane(last)
 
     def _add_pane(self, last: int) -> _Pane:
-        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        panes = self._function.panes
+        lateness = self._function.plan.lateness_ms
         pane = self._panes[last] = _Pane(last, panes, lateness)
         pane.has_more = last > self._loaded and self._state.has_any(last)
         self._schedule(pane, self._clock.watermark)
@@ -247,7 +277,8 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _schedule(self, pane: _Pane, after: int) -> None:
         """Note when the next window of a pane fires, or else when the pane is forgotten."""
-        panes, time = self._function.panes, pane.first_window
+        panes = self._function.panes
+        time = pane.first_window
         if after >= time:
             time = panes.window_before(after) + panes.slide
         time = time if time <= pane.last_window else pane.gone
@@ -290,7 +321,8 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _advance(self, upto: int, out: TimedOutput) -> None:
         """Fire the windows that have ended, one after the other, and forget what is gone."""
-        due, clock = self._due, self._clock
+        due = self._due
+        clock = self._clock
         while due and due[0][0] <= upto:
             time, last = heappop(due)
             pane = self._panes[last]
@@ -325,7 +357,9 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _fire_again(self, pane: _Pane, key: Any, cause: Cause, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
-        panes, plan, watermark = self._function.panes, self._function.plan, self._clock.watermark
+        panes = self._function.panes
+        plan = self._function.plan
+        watermark = self._clock.watermark
         final = min(pane.last_window, watermark)
         for end in range(pane.first_window, final + 1, panes.slide):
             if end + plan.lateness_ms <= watermark:
@@ -348,8 +382,11 @@ class FoldedWindowRunner(OrderedRunner):
         self, values: dict[Any, Any], end: int, mark: int, cause: Cause | None, out: TimedOutput
     ) -> None:
         """Give out a window of some keys, because of an element or of its end."""
-        function, op, backend = self._function, self.operator, self.backend
-        window, result = function.panes.window(end), function.folding.result
+        function = self._function
+        op = self.operator
+        backend = self.backend
+        window = function.panes.window(end)
+        result = function.folding.result
         context = WindowContext(window, self._clock, function.states)
         try:
             for backend.key, value in values.items():

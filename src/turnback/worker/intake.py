@@ -122,7 +122,8 @@ def _named_elements(
     found: dict[tuple[int, bytes, bytes], list[Any]] = {}
     for part in parts:
         type_ = type_from_descriptor(part.stored.schema.value)
-        decode, outcome = Serializer(type_).decode, evolve(type_, descriptor.type)
+        decode = Serializer(type_).decode
+        outcome = evolve(type_, descriptor.type)
         assert not isinstance(outcome, Incompatible), "it is checked before"
         convert = outcome.convert if isinstance(outcome, Migration) else None
         for table in part.stored.rows(*groups):
@@ -250,7 +251,8 @@ class _Converter:
         self._encode = Serializer(descriptor.type).encode
         self._convert = convert
         self._key = stored.key.codec().decode
-        self._had_times, self._has_times = stored.ttl is not None, descriptor.ttl is not None
+        self._had_times = stored.ttl is not None
+        self._has_times = descriptor.ttl is not None
         self._now_ms = now_ms
 
     def table(self, rows: pa.Table) -> pa.Table:
@@ -268,7 +270,9 @@ class _Converter:
     def _converted(
         self, keys: pa.ChunkedArray, values: pa.Array, convert: Callable[[Any], Any]
     ) -> pa.Array:
-        decode, encode, value = self._decode, self._encode, b""
+        decode = self._decode
+        encode = self._encode
+        value = b""
         out: list[bytes] = []
         try:
             for value in values.to_pylist():
@@ -372,7 +376,8 @@ def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             size += table.nbytes
         if size >= FILE_BYTES:
             yield pa.concat_tables(chunk)
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     if chunk:
         yield pa.concat_tables(chunk)
 

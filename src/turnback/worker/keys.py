@@ -52,7 +52,9 @@ def _function_reader(
     function: Callable[[Any], Any], normalizer: KeyNormalizer, uid: str
 ) -> KeyReader:
     def read(batch: Batch) -> list[Any]:
-        rows, row, keys = batch.rows, None, []
+        rows = batch.rows
+        row = None
+        keys = []
         try:
             for row in rows:
                 keys.append(function(row))
@@ -136,7 +138,8 @@ def distinct_key_reader(key: KeySpec, type: TypeInfo, uid: str) -> Callable[[Bat
 def distinct_columns(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], Index]:
     """The distinct rows of some columns, as columns, and the row each element has."""
     first = columns[0].dictionary_encode()
-    distinct, index = [first.dictionary], _positions(first)
+    distinct = [first.dictionary]
+    index = _positions(first)
     for column in columns[1:]:
         other = column.dictionary_encode()
         size = len(other.dictionary)

@@ -137,7 +137,8 @@ class _Epoch:
         self.fed: Counter[int] = Counter()
         self.malformed: Counter[str] = Counter()
         self.time = instance.time
-        program, task = instance.program, name.partition
+        program = instance.program
+        task = name.partition
         ordered = program.reads_sources
         self.time.begin(order.time, order.epoch, program.level.index, task, ordered=ordered)
         self.sinks = SinkWriters(instance.program.level, order, name)
@@ -146,7 +147,8 @@ class _Epoch:
         for runner in instance.runners.values():
             runner.begin()
             if runner.tolerance is not None:
-                runner.tolerance.job_id, runner.tolerance.attempt = order.job_id, order.attempt
+                runner.tolerance.job_id = order.job_id
+                runner.tolerance.attempt = order.attempt
 
     def run(
         self, batches: Iterable[pa.RecordBatch], *, collecting: bool
@@ -183,7 +185,8 @@ class _Epoch:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _redrive(self) -> None:
-        letters, partition = self.order.letters, self.name.partition
+        letters = self.order.letters
+        partition = self.name.partition
         for input, batch in redriven(letters, self.program, partition, self.time):
             self._emit(batch, (input,))
 
@@ -239,7 +242,8 @@ class _Epoch:
         new = (np.diff(stamps.segment) != 0) | (np.diff(blocks) != 0)
         starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(elements)]
         for start, end in pairwise(starts):
-            file, block = int(stamps.segment[start]), int(stamps.mark[start])
+            file = int(stamps.segment[start])
+            block = int(stamps.mark[start])
             self.time.enter(file, block, order.partition)
             yield Batch(elements.type, elements.arrow.slice(start, end - start))
 
@@ -259,7 +263,8 @@ class _Epoch:
 
         One batch after the other, so that a large output is not held twice.
         """
-        emitted, self.emitted = self.emitted, []
+        emitted = self.emitted
+        self.emitted = []
         for channel_id, batch in emitted:
             pieces = bounded(batch)
             while True:
@@ -296,7 +301,8 @@ class _Epoch:
             self._emit_sides(runner)
 
     def _emit_sides(self, runner: Runner) -> None:
-        sides, runner.sides = runner.sides, []
+        sides = runner.sides
+        runner.sides = []
         for node, batch in sides:
             self._emit(batch, (InputId(node),))
 
@@ -342,7 +348,8 @@ class _Epoch:
         return min((time for time in times if time is not None), default=None)
 
     def _left_out(self) -> dict[str, int]:
-        operators, runners = self.instance.operators, self.instance.runners
+        operators = self.instance.operators
+        runners = self.instance.runners
         tolerant = {operators[id].uid: r.tolerance for id, r in runners.items()}
         return {uid: each.failed for uid, each in tolerant.items() if each and each.failed}
 

@@ -40,7 +40,8 @@ from turnback.worker.restoring import RestoreReport, store_task
 _LOG = logging.getLogger(__name__)
 _OWNER = "owner.json"
 _SHARED_MEMORY = Path("/dev/shm")
-_IN_MEMORY, _ON_DISK = "hashmap", "rocksdb"
+_IN_MEMORY = "hashmap"
+_ON_DISK = "rocksdb"
 _TOUCH_S = 3600
 UNUSED_S = 7 * 24 * 3600
 """Stores unused for so long are removed by the next worker process."""
@@ -310,7 +311,9 @@ class LocalState:
         self, schemas: Sequence[StateSchema], asked_late: Collection[str]
     ) -> Replica:
         """Open the store in memory, if that is the backend; on disk if memory is full."""
-        order, level, partition = self.order, self.program.level.index, self.name.partition
+        order = self.order
+        level = self.program.level.index
+        partition = self.name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)
         if order.backend != _IN_MEMORY:
@@ -340,7 +343,9 @@ class LocalState:
         schemas: Sequence[StateSchema],
         asked_late: Collection[str],
     ) -> Replica:
-        order, level, partition = self.order, self.program.level.index, self.name.partition
+        order = self.order
+        level = self.program.level.index
+        partition = self.name.partition
         stores.make_private()
         replica = open_replica(
             kind,

@@ -101,7 +101,8 @@ class OpenOperators:
         The state is open already. They would otherwise hold what an epoch that does not count has
         left in them, or lack what another worker has done.
         """
-        ran, self.ran = self.ran, None
+        ran = self.ran
+        self.ran = None
         if ran == confirmed_before(order, self.partition):
             return
         for id, backend in self.operator_backends.items():
@@ -138,8 +139,10 @@ class OpenOperators:
         self.runners[id].begin()
 
     def _open(self, operator: Operator, epoch: int) -> None:
-        backend, own = self.backends.get(operator.id), self.operator_backends.get(operator.id)
-        maximum, function = self.program.max_parallelism, operator.function
+        backend = self.backends.get(operator.id)
+        own = self.operator_backends.get(operator.id)
+        maximum = self.program.max_parallelism
+        function = operator.function
         context = TaskContext(operator, lambda: self.partition, maximum, backend)
         if backend is not None:
             for attribute, descriptor in declared_states(function).items():
@@ -165,7 +168,8 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         tolerance = Tolerance(operator, backend, time)
         runner = _make_runner(tolerance.operator(), backend, time)
         assert isinstance(runner, FunctionRunner)
-        runner.tolerance, runner.has_sides = tolerance, True
+        runner.tolerance = tolerance
+        runner.has_sides = True
         return runner
     if operator.kind is NodeKind.TIMESTAMPS:
         if backend is not None:

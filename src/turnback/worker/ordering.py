@@ -94,7 +94,9 @@ class OrderedRunner(KeyedRunner):
 
     def watermarks(self) -> tuple[int, int]:
         """The watermark at the beginning and at the end of the epoch."""
-        time, strategies, uid = self.time, self.operator.strategies, self.operator.uid
+        time = self.time
+        strategies = self.operator.strategies
+        uid = self.operator.uid
         if not self._has_event_time and not time.epoch.ended:
             return MIN_TIME, MIN_TIME
         return time.watermark_before(strategies, uid), time.watermark(strategies, uid)
@@ -116,7 +118,8 @@ class OrderedRunner(KeyedRunner):
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
-        gathered, self._gathered = self._gathered, [[] for _ in self.operator.inputs]
+        gathered = self._gathered
+        self._gathered = [[] for _ in self.operator.inputs]
         inputs = [[batch for batch in batches if len(batch)] for batches in gathered]
         stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
         if not self._has_event_time or not stamped:
@@ -135,7 +138,8 @@ class OrderedRunner(KeyedRunner):
 
     def elements(self, ordered: Iterable[Ordered], input: int = 0) -> Iterator[Element]:
         """The elements of batches, one after the other."""
-        read_keys, function = self.key_readers[input], self._functions[input]
+        read_keys = self.key_readers[input]
+        function = self._functions[input]
         for batch, marks in ordered:
             columns = marks.tolist(), times_of(batch), read_keys(batch), batch.rows
             causes = self.causes(batch, input)
@@ -197,7 +201,8 @@ class OrderedRunner(KeyedRunner):
         ordered = self._ordered(known)
         if not self._has_to_wait[rank]:
             return ordered
-        limit, due = self._limit(rank, after), []
+        limit = self._limit(rank, after)
+        due = []
         for batch, marks in ordered:
             count = int(np.searchsorted(marks, max(limit, MIN_TIME), side="right"))
             count = count if limit >= MIN_TIME else 0
@@ -209,7 +214,8 @@ class OrderedRunner(KeyedRunner):
 
     def _limit(self, rank: int, after: int) -> int:
         """Up to which watermark elements of a rank are processed."""
-        time, own = self.time, self._ranks[rank].strategy
+        time = self.time
+        own = self._ranks[rank].strategy
         earlier = [each.strategy for each in self._ranks[:rank]]
         if time.has_partitions(own):
             earlier.append(own)  # at one watermark, those of another partition may come first
@@ -251,7 +257,8 @@ class OrderedRunner(KeyedRunner):
         input, strategy = self._ranks[rank]
         ahead: WaitingState = self.states[AHEAD[input]]
         keys = self.key_readers[input](batch)
-        segments, rows = batch.stamps.segment.tolist(), batch.stamps.row.tolist()
+        segments = batch.stamps.segment.tolist()
+        rows = batch.stamps.row.tolist()
         columns = marks.tolist(), times_of(batch), keys, batch.rows, segments, rows
         for mark, time, self.backend.key, element, segment, row in zip(*columns, strict=True):
             waiting = ahead.get(mark) or []
@@ -319,7 +326,8 @@ class TimedOutput:
 
     def stamps(self) -> Stamps:
         segments, rows = np.array(self._causes, np.int64).reshape(-1, 2).T
-        times, marks = np.array(self._times, np.int64), np.array(self._marks, np.int64)
+        times = np.array(self._times, np.int64)
+        marks = np.array(self._marks, np.int64)
         return Stamps(times, marks, segments, rows)
 
 
@@ -346,8 +354,10 @@ def _reordered(
     schema = batches[-1].arrow.schema
     tables = [pa.Table.from_batches([batch.arrow]).cast(schema) for batch in batches]
     table = pa.concat_tables(tables).take(pa.array(order))
-    every, start = every[order], 0
-    parts, ordered = [], []
+    every = every[order]
+    start = 0
+    parts = []
+    ordered = []
     for data in table.to_batches(max_chunksize=_CHUNK):
         end = start + data.num_rows
         part = Batch(batches[0].type, data)

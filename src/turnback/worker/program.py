@@ -20,7 +20,9 @@ from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.stamps import Stamps
 
-TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
+TO = "_to"
+CHANNEL = "_channel"
+CONTROL = "_ctl"
 STAMPS = ("_time", "_mark", "_segment", "_row")
 Parts = list[tuple[Channel, Batch]]
 
@@ -57,7 +59,8 @@ class RowLayout:
     @cached_property
     def spans(self) -> dict[int, slice]:
         """Which of the data columns belong to each channel."""
-        spans, at = {}, 0
+        spans = {}
+        at = 0
         for channel in self.channels:
             width = len(stream_columns(channel.row_type))
             spans[channel.id] = slice(at, at + width)
@@ -83,7 +86,8 @@ class RowLayout:
         return ", ".join(columns)
 
     def pack(self, channel_id: int, elements: Batch, to: pa.Array | None) -> pa.RecordBatch:
-        data, n = elements.arrow, len(elements)
+        data = elements.arrow
+        n = len(elements)
         if self.bare:
             return pa.RecordBatch.from_arrays(data.columns, schema=self.schema)
         arrays: list[pa.Array] = [
@@ -118,12 +122,14 @@ class RowLayout:
         if self.bare:
             (only,) = self.channels
             return [(only, self._project(batch, only))] if batch.num_rows else [], []
-        channel, control = batch.column(1), batch.column(2)
+        channel = batch.column(1)
+        control = batch.column(2)
         barriers: list[bytes] = []
         if control.null_count != len(control):
             barriers = control.drop_null().to_pylist()
             keep = pc.is_null(control)
-            batch, channel = batch.filter(keep), channel.filter(keep)
+            batch = batch.filter(keep)
+            channel = channel.filter(keep)
         if not batch.num_rows:
             return [], barriers
         if len(self.channels) == 1:
@@ -140,7 +146,8 @@ class RowLayout:
         first = self.spans[channel.id].start + (0 if self.bare else 3 + len(self.stamps))
         arrays = []
         for i, (_, type) in enumerate(columns):
-            array, wanted = batch.column(first + i), type.arrow()
+            array = batch.column(first + i)
+            wanted = type.arrow()
             # Spark labels timestamps with the session's zone and knows only nullable children.
             arrays.append(array if array.type == wanted else array.cast(wanted))
         names = [name for name, _ in columns]

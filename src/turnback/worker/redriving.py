@@ -55,7 +55,8 @@ def _tasks(
         count = 1 if program.reads_sources else operator.parallelism
         return [letter.task % count for letter in letters]
     batch = Batch(read.type, [element_of(letter, read.type) for letter in letters])
-    group, maximum = read.key.codec().group, program.max_parallelism
+    group = read.key.codec().group
+    maximum = program.max_parallelism
     return [
         partition_of(group(key, maximum), operator.parallelism, maximum)
         for key in key_reader(read.key, read.type, operator.uid)(batch)

@@ -38,7 +38,8 @@ class RestoreReport:
             return
         percent = min(WHOLE, int(WHOLE * done / total)) if total > 0 else WHOLE
         if percent > self._percent:
-            self._told_s, self._percent = now, percent
+            self._told_s = now
+            self._percent = percent
             try:
                 storage_of(self._storage).put(self._path, b"." * percent)
             except StorageError as error:

@@ -63,12 +63,16 @@ class Router:
             return self._by_key(batch)
         if self.routing is Routing.CUSTOM:
             return self._by_partitioner(batch)
-        n, first = len(batch), self._turn
+        n = len(batch)
+        first = self._turn
         self._turn = (first + n) % self.parallelism
         return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
 
     def _by_partitioner(self, batch: Batch) -> pa.Array:
-        how, count, row, targets = self._partitioning, self.parallelism, None, []
+        how = self._partitioning
+        count = self.parallelism
+        row = None
+        targets = []
         assert how is not None
         assert how.partition is not None
         assert how.key is not None
@@ -86,7 +90,8 @@ class Router:
         return pa.array(targets, pa.int32())
 
     def _by_key(self, batch: Batch) -> pa.Array:
-        known, locate = self._known, self._locate
+        known = self._known
+        locate = self._locate
         if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
             known.clear()
             self._known_bytes = 0

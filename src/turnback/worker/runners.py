@@ -104,7 +104,8 @@ class Runner(ABC):
 
     def failed(self, error: BaseException, element: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
-        op, advice = self.operator, return_advice(error, self.operator)
+        op = self.operator
+        advice = return_advice(error, self.operator)
         return user_error(error, op.uid, op.name, advice, element=element)
 
 
@@ -163,8 +164,11 @@ class MapRunner(FunctionRunner):
     """One element in, one out."""
 
     def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self.operator.function.map, batch.rows, None
-        admit, usual = self.freezer.admit, None
+        function = self.operator.function.map
+        rows = batch.rows
+        row = None
+        admit = self.freezer.admit
+        usual = None
         out: list[Any] = []
         append = out.append
         try:
@@ -195,8 +199,10 @@ class FlatMapRunner(FunctionRunner):
         function = self._function(input)
         if batch.stamps is not None or self.has_sides:
             return self._process_by_origin(batch, function)
-        rows, row = batch.rows, None
-        admit, usual = self.freezer.admit, None
+        rows = batch.rows
+        row = None
+        admit = self.freezer.admit
+        usual = None
         out: list[Any] = []
         append = out.append
         try:
@@ -212,7 +218,9 @@ class FlatMapRunner(FunctionRunner):
         return self.output(out)
 
     def _process_by_origin(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
-        context, out, row = self.context, self.collect(), None
+        context = self.context
+        out = self.collect()
+        row = None
         try:
             for i, (context.time, row) in enumerate(zip(times_of(batch), batch.rows, strict=True)):
                 result = function(row)
@@ -225,7 +233,8 @@ class FlatMapRunner(FunctionRunner):
     def _function(self, input: int) -> Callable[[Any], Any]:
         if self.operator.kind is NodeKind.FLAT_MAP:
             return self.operator.function.flat_map  # type: ignore[no-any-return]
-        function, context = element_functions(self.operator)[input], self.context
+        function = element_functions(self.operator)[input]
+        context = self.context
         return lambda row: function(row, context)
 
 
@@ -266,11 +275,16 @@ class KeyedProcessRunner(KeyedRunner):
         return self._process(batch, 1)
 
     def _process(self, batch: Batch, input: int) -> Batch | None:
-        keys, function = self.key_readers[input](batch), self._functions[input]
+        keys = self.key_readers[input](batch)
+        function = self._functions[input]
         if batch.stamps is not None or self.has_sides:
             return self._process_by_origin(batch, keys, function)
-        backend, rows, row, context = self.backend, batch.rows, None, self.context
-        admit, usual = self.freezer.admit, None
+        backend = self.backend
+        rows = batch.rows
+        row = None
+        context = self.context
+        admit = self.freezer.admit
+        usual = None
         out: list[Any] = []
         append = out.append
         try:
@@ -288,7 +302,10 @@ class KeyedProcessRunner(KeyedRunner):
     def _process_by_origin(
         self, batch: Batch, keys: list[Any], function: ElementFunction
     ) -> Batch | None:
-        backend, context, out, row = self.backend, self.context, self.collect(), None
+        backend = self.backend
+        context = self.context
+        out = self.collect()
+        row = None
         elements = zip(keys, times_of(batch), batch.rows, strict=True)
         try:
             for i, (backend.key, context.time, row) in enumerate(elements):
@@ -310,9 +327,13 @@ class ReduceRunner(KeyedRunner):
         self.form = row_converter(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
-        backend, state, form = self.backend, self.state, self.form
-        rows, row = batch.rows, None
-        function, freeze = self.operator.function.reduce, self.freezer.freeze
+        backend = self.backend
+        state = self.state
+        form = self.form
+        rows = batch.rows
+        row = None
+        function = self.operator.function.reduce
+        freeze = self.freezer.freeze
         out: list[Any] = []
         keys = self.key_readers[0](batch)
         try:
@@ -330,7 +351,9 @@ class FilterRunner(Runner):
     """Keeps some elements, as they came: what the function may do to them is not passed on."""
 
     def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self.operator.function.filter, batch.rows, None
+        function = self.operator.function.filter
+        rows = batch.rows
+        row = None
         mask: list[bool] = []
         try:
             for row in rows:
@@ -344,7 +367,9 @@ class KeyedFilterRunner(KeyedRunner):
     """Keeps some elements, as they came, by a function with state per key."""
 
     def process(self, batch: Batch) -> Batch | None:
-        backend, function, row = self.backend, self.operator.function.filter, None
+        backend = self.backend
+        function = self.operator.function.filter
+        row = None
         keys = self.key_readers[0](batch)
         mask: list[bool] = []
         try:

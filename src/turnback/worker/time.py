@@ -192,7 +192,8 @@ class TaskTime:
         own = self._own.setdefault((strategy, self._at), _OwnPart(len(self._own)))
         before = np.maximum.accumulate(np.concatenate([[own.greatest], times]))
         own.greatest = int(before[-1])
-        first, own.rows = own.rows, own.rows + len(times)
+        first = own.rows
+        own.rows = own.rows + len(times)
         segments = np.full(len(times), self._id(own.number), np.int64)
         return Stamps(times, before[:-1], segments, np.arange(first, own.rows))
 
@@ -339,7 +340,8 @@ class TaskTime:
     def _base(self, id: int) -> _Base:
         """What is known of the time at a segment without looking into it."""
         segment = self._segments[id]
-        uid, partition = segment.strategy, segment.partition
+        uid = segment.strategy
+        partition = segment.partition
         base = max(
             self.epoch.greatest.get(uid, MIN_TIME),
             self.epoch.partitions.get(uid, {}).get(partition, MIN_TIME),

@@ -162,13 +162,15 @@ class TimerRunner(OrderedRunner):
         context = self.context
         context.watermark, after = self.watermarks()
         self._element_watermark = self._mark = context.watermark
-        out, self._cause = self.timed_output(), (NOWHERE, 0)
+        out = self.timed_output()
+        self._cause = (NOWHERE, 0)
         now = self.time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
         self._fire_processing(now, out)
         elements = self.in_order(after)
-        row, due = None, self._event.due
+        row = None
+        due = self._event.due
         try:
             for mark, moment, key, row, function, cause in elements:
                 if due and due[0][0] <= mark:
@@ -176,7 +178,9 @@ class TimerRunner(OrderedRunner):
                 if mark > context.watermark:
                     context.watermark = mark
                 self._element_watermark = self._mark = context.watermark
-                self.backend.key, context.time, self._cause = key, moment, cause
+                self.backend.key = key
+                context.time = moment
+                self._cause = cause
                 out.add(function(row, context), moment, context.watermark, cause)
         except Exception as e:
             raise self.failed(e, row) from e
@@ -229,10 +233,12 @@ class TimerRunner(OrderedRunner):
         mark: int,
         cause: Cause,
     ) -> None:
-        op, context = self.operator, self.context
+        op = self.operator
+        context = self.context
         context.during(domain, time, names)
         try:
             out.add(op.function.on_timer(time, context), stamp, mark, cause)
         except Exception as e:
-            name, key = f"{op.name}, on_timer", self.backend.key
+            name = f"{op.name}, on_timer"
+            key = self.backend.key
             raise user_error(e, op.uid, name, key=key, timer=time) from e

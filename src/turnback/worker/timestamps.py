@@ -62,8 +62,11 @@ class _Timestamps:
         return times
 
     def _by_function(self, batch: Batch) -> Times:
-        op, row, times = self._operator, None, []
-        extract, stamps = op.function.assigner.extract_timestamp, batch.stamps
+        op = self._operator
+        row = None
+        times = []
+        extract = op.function.assigner.extract_timestamp
+        stamps = batch.stamps
         before = [MIN_TIME] * len(batch) if stamps is None else stamps.time.tolist()
         try:
             for row, known in zip(batch.rows, before, strict=True):
@@ -120,7 +123,8 @@ class ShuffledTimestampsRunner(OrderedRunner):
         return _joined(stamped) if stamped else None
 
     def _stamped(self, batch: Batch, partition: int) -> Batch:
-        uid, times = self.operator.uid, self._timestamps.read(batch)
+        uid = self.operator.uid
+        times = self._timestamps.read(batch)
         stamped = self._timestamps.bare(batch)
         if partition == UNPLACED:
             stamped.stamps = self.time.stamp_unplaced(uid, times)

@@ -38,7 +38,9 @@ class Tolerance:
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
     ) -> None:
-        self._operator, self._backend, self._time = operator, backend, time
+        self._operator = operator
+        self._backend = backend
+        self._time = time
         self._encode = [Serializer(each.type).encode for each in operator.inputs]
         self._types = [each.type.describe() for each in operator.inputs]
         sides = {tag: node for tag, node, _ in operator.sides}
@@ -47,16 +49,20 @@ class Tolerance:
         self._letters: list[tuple[Any, ...]] = []
         self._fits = surely_fits(operator.type)
         self._seen = self.failed = 0
-        self.job_id, self.attempt = "", 0
+        self.job_id = ""
+        self.attempt = 0
         """Of the epoch that runs."""
 
     def begin(self) -> None:
         """Start an epoch."""
-        self._letters, self._seen, self.failed = [], 0, 0
+        self._letters = []
+        self._seen = 0
+        self.failed = 0
 
     def operator(self) -> Operator:
         """The same operator, with a function that does not fail."""
-        operator, keyed = self._operator, self._backend is not None
+        operator = self._operator
+        keyed = self._backend is not None
         if operator.kind is NodeKind.FILTER:
             functions: tuple[ElementFunction, ...] = (_passing(operator.function.filter),)
         else:
@@ -72,14 +78,16 @@ class Tolerance:
 
     def letters(self) -> list[tuple[int, Batch]]:
         """Take the dead letters so far, for who reads them."""
-        letters, self._letters = self._letters, []
+        letters = self._letters
+        self._letters = []
         if not letters or self._letter_box is None:
             return []
         who = f"operator {self._operator.uid!r}, dead letters"
         return [(self._letter_box, FunctionOutput(DEAD_LETTER, letters, who))]
 
     def _tolerant(self, input: int, function: ElementFunction) -> ElementFunction:
-        backend, check = self._backend, self._check
+        backend = self._backend
+        check = self._check
 
         def call(row: Any, context: Any) -> Iterable[Any]:
             self._seen += 1
@@ -100,7 +108,8 @@ class Tolerance:
 
     def _check(self, elements: list[Any]) -> None:
         """Raise if an element does not fit the type of its output, as it would later."""
-        operator, fits = self._operator, self._fits
+        operator = self._operator
+        fits = self._fits
         main: list[Any] = []
         for element in elements:
             if is_sent_aside(element):
@@ -112,7 +121,8 @@ class Tolerance:
             assert FunctionOutput(operator.type, main, who).arrow is not None
 
     def _check_side(self, tag: OutputTag, element: Any) -> None:
-        operator, type_ = self._operator, self._sides.get(tag.tag_id)
+        operator = self._operator
+        type_ = self._sides.get(tag.tag_id)
         if type_ is None:
             return  # nobody reads it
         who = f"operator {operator.uid!r} ({operator.name}), side output {tag.tag_id!r}"
@@ -154,7 +164,8 @@ def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:
     """A quick look at an element: whether it fits a type. False if it takes more than that."""
     if not isinstance(type_, RowTypeInfo):
         return _value_fits(type_)
-    fits, width = tuple(map(_value_fits, type_.types)), len(type_.types)
+    fits = tuple(map(_value_fits, type_.types))
+    width = len(type_.types)
     declared = type_.python_class or row_class(type_.names)
     classes = {tuple, Row, *((declared,) if issubclass(declared, tuple) else ())}
 

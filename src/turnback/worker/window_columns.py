@@ -37,14 +37,18 @@ class WindowCombineRunner(PortionRunner):
         (self._strategy,) = operator.strategies
 
     def process_gathered(self, batch: Batch, keys: DistinctKeys) -> Batch | None:
-        function, stamps = self._function, batch.stamps
+        function = self._function
+        stamps = batch.stamps
         if stamps is None or (stamps.time == MIN_TIME).any():
             raise PlanError(
                 f"operator {self.operator.uid!r}: {missing_timestamps(function.assigner)}"
             )
         panes = function.panes.of_time(stamps.time)
         over = function.over(panes, self._time.own_watermarks(stamps, self._strategy))
-        data, index, segments, rows = batch.arrow, keys.index, stamps.segment, stamps.row
+        data = batch.arrow
+        index = keys.index
+        segments = stamps.segment
+        rows = stamps.row
         in_time = over < function.panes.last_window(panes)
         if not in_time.all():
             data = data.filter(pa.array(in_time))
@@ -148,14 +152,18 @@ class WindowAggregationRunner(GatheringRunner):
         self._state: WaitingState = backend.register(self._function.state())
         self._backend = backend
         self._time = time
-        types, columns = operator.key.types, operator.key.columns
+        types = operator.key.types
+        columns = operator.key.columns
         self._key_type = types[0] if len(types) == 1 else RowTypeInfo(columns, types)
 
     def process_rest(self) -> Batch | None:
-        panes, strategies, uid = self._function.panes, self.operator.strategies, self.operator.uid
+        panes = self._function.panes
+        strategies = self.operator.strategies
+        uid = self.operator.uid
         before = self._time.watermark_before(strategies, uid)
         after = self._time.watermark(strategies, uid)
-        batch, has_ends = self.gathered(), panes.any_window(before, after)
+        batch = self.gathered()
+        has_ends = panes.any_window(before, after)
         if batch is None and not has_ends:
             return None
         distinct = None if batch is None else self.keys(batch)
@@ -176,7 +184,9 @@ class WindowAggregationRunner(GatheringRunner):
 
     def _new_rows(self, batch: Batch, keys: DistinctKeys, before: int) -> _Rows:
         """What has come, without what is too late for all windows."""
-        panes, data, count = self._function.panes, batch.arrow, len(self._function.aggregates)
+        panes = self._function.panes
+        data = batch.arrow
+        count = len(self._function.aggregates)
         pane = data.column(data.num_columns - count - 1).to_numpy() + (panes.width - 1)
         over = np.maximum(self._time.marks(batch.stamps), before)
         rows = _Rows(keys.index, pane, over, data.columns[data.num_columns - count :])
@@ -217,10 +227,12 @@ class WindowAggregationRunner(GatheringRunner):
 
     def _fire(self, keys: _Keys, rows: _Rows, after: int) -> Batch | None:
         """The results of all windows that have ended by now."""
-        panes, function = self._function.panes, self._function
+        panes = self._function.panes
+        function = self._function
         if after == MIN_TIME:
             return None
-        first, last = panes.first_window(rows.pane), panes.last_window(rows.pane)
+        first = panes.first_window(rows.pane)
+        last = panes.last_window(rows.pane)
         following = panes.window_before(np.maximum(rows.over, first)) + panes.slide
         first = np.where(rows.over >= first, following, first)
         last = np.minimum(last, panes.window_before(after))
@@ -233,7 +245,8 @@ class WindowAggregationRunner(GatheringRunner):
         windows = first[which] + numbers * panes.slide
         (owners, ends), index = distinct_rows(rows.key[which], windows)
         order = np.argsort(ends, kind="stable")
-        owners, ends = owners[order], ends[order]
+        owners = owners[order]
+        ends = ends[order]
         index = np.argsort(order)[index]
 
         def results(columns: list[pa.Array]) -> pa.RecordBatch:
