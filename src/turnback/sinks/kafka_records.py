@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, name_sink
-from turnback.sinks.formats import json_column
 from turnback.sinks.kafka_client import Cluster, Record
 from turnback.sinks.kafka_topics import KafkaTopics, TopicLimits
 from turnback.sinks.schemas import Payloads, SerializationSchema
 from turnback.types.columns import Batch, stream_columns, stream_schema, to_column
+from turnback.types.plain_values import json_column
 from turnback.types.typeinfo import TypeInfo, Types
 
 RECORDS = Types.ROW_NAMED(["topic", "key", "value"], [Types.STRING(), Types.BYTES(), Types.BYTES()])

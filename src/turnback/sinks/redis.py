@@ -22,10 +22,10 @@ from turnback.sinks.base import (
     name_sink,
     require_newest_attempt,
 )
-from turnback.sinks.formats import json_column, text_column
 from turnback.sinks.idempotent import IdempotentSink
 from turnback.sinks.passwords import hide, password_of, without_secret_parameters
 from turnback.types.columns import Batch, stream_columns
+from turnback.types.plain_values import json_column, text_column
 from turnback.types.typeinfo import TypeInfo
 
 _KEYS_AT_ONCE = 500

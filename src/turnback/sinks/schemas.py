@@ -9,9 +9,9 @@ from typing import Any, Self
 import msgspec
 
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.formats import json_column
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
+from turnback.types.plain_values import json_column
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 Payloads = list[bytes | None]

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback.sinks.files import FileSink
-from turnback.sinks.formats import json_column
 from turnback.types.columns import Batch
+from turnback.types.plain_values import json_column
 from turnback.types.typeinfo import Types
 
 NESTED = Types.ROW_NAMED(["x", "y"], [Types.LONG(), Types.LIST(Types.BIG_DEC(10, 2))])
