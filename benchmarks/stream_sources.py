@@ -12,8 +12,8 @@ from typing import Any
 from services.kinesis import KEYS, REGION, kinesis_server
 from services.rabbitmq import PASSWORD, USER, rabbitmq_server
 from turnback import KinesisSource, RabbitMQSource, SimpleStringSchema
-from turnback.spark.kinesis import KinesisReader
-from turnback.spark.rabbitmq import RabbitMQReader
+from turnback.connectors.kinesis.reader import KinesisReader
+from turnback.connectors.rabbitmq.reader import RabbitMQReader
 
 MESSAGE = "x" * 100
 MESSAGES, RECORDS = 500_000, 50_000

@@ -5,11 +5,8 @@ from .api.client import JobClient
 from .api.collected import CloseableIterator
 from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
-from .api.kafka_source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
-from .api.kinesis_source import KinesisOffsetsInitializer, KinesisSource
 from .api.lookup import KeyState, look_up
 from .api.named import DataStreamSink
-from .api.rabbitmq_source import RabbitMQOffsetsInitializer, RabbitMQSource
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
 from .api.stream import DataStream, KeyedStream
@@ -21,6 +18,17 @@ from .config.checkpointing import (
 )
 from .config.restart import RestartStrategies
 from .config.savepoints import SavepointFormat
+from .connectors.files.sink import FileSink
+from .connectors.kafka.records import KafkaRecordSerializationSchema, KafkaTopicSelector
+from .connectors.kafka.sink import DeliveryGuarantee, KafkaSink
+from .connectors.kafka.source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+from .connectors.kinesis.source import KinesisOffsetsInitializer, KinesisSource
+from .connectors.rabbitmq.source import RabbitMQOffsetsInitializer, RabbitMQSource
+from .connectors.redis import RedisSink
+from .connectors.sql.mysql import MySqlSink
+from .connectors.sql.postgres import PostgresSink
+from .connectors.tables.delta import DeltaSink
+from .connectors.tables.iceberg import IcebergSink
 from .driver.job import ClaimMode
 from .program.aggregates import (
     Aggregate,
@@ -118,16 +126,8 @@ from .program.windows import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from .sinks.delta import DeltaSink
-from .sinks.files import FileSink
-from .sinks.iceberg import IcebergSink
 from .sinks.idempotent import IdempotentSink
-from .sinks.kafka import DeliveryGuarantee, KafkaSink
-from .sinks.kafka_records import KafkaRecordSerializationSchema, KafkaTopicSelector
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
-from .sinks.mysql import MySqlSink
-from .sinks.postgres import PostgresSink
-from .sinks.redis import RedisSink
 from .sinks.schemas import (
     DeserializationSchema,
     JsonRowDeserializationSchema,

@@ -24,9 +24,9 @@ from simulation.sql import (
 )
 from simulation.world import Process, World
 from turnback import MySqlSink, PostgresSink
-from turnback.sinks import mysql
+from turnback.connectors.sql import mysql
+from turnback.connectors.sql.database import TransactionId
 from turnback.sinks.base import Sink
-from turnback.sinks.sql_database import TransactionId
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -20,16 +20,14 @@ from simulation.kafka_clients import AdminClient, Consumer, Producer
 from simulation.threads import SimThread
 from simulation.world import World
 from turnback import DeliveryGuarantee, JsonRowSerializationSchema, KafkaRecordSerializationSchema
-from turnback.sinks import (
-    kafka_client,
-    kafka_memory,
-    kafka_records,
-    kafka_streaming,
-    kafka_topics,
-)
+from turnback.connectors.kafka import client as kafka_client
+from turnback.connectors.kafka import records as kafka_records
+from turnback.connectors.kafka import sink_memory as kafka_memory
+from turnback.connectors.kafka import streaming as kafka_streaming
+from turnback.connectors.kafka import topics as kafka_topics
+from turnback.connectors.kafka.client import Cluster
+from turnback.connectors.kafka.sink import KafkaSink
 from turnback.sinks.base import Committer, CommitterContext, Sink
-from turnback.sinks.kafka import KafkaSink
-from turnback.sinks.kafka_client import Cluster
 
 T = TypeVar("T")
 KINDS = {

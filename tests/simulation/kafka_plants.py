@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from turnback.sinks import kafka_transactions
-from turnback.sinks.kafka_client import TransactionalProducer
-from turnback.sinks.kafka_memory import KafkaRegister
-from turnback.sinks.kafka_transactions import TransactionalDelivery
+from turnback.connectors.kafka import transactions as kafka_transactions
+from turnback.connectors.kafka.client import TransactionalProducer
+from turnback.connectors.kafka.sink_memory import KafkaRegister
+from turnback.connectors.kafka.transactions import TransactionalDelivery
 
 
 def _no_fencing() -> Any:

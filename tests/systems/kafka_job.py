@@ -23,7 +23,7 @@ from turnback import (
     KafkaTopicSelector,
     Types,
 )
-from turnback.sinks import kafka_client
+from turnback.connectors.kafka import client as kafka_client
 from turnback.sinks.base import Committer, CommitterContext, WriterContext
 from turnback.state.files import StorageRef
 from turnback.storage.local import LocalStorage

@@ -21,7 +21,7 @@ from turnback import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from turnback.sinks import kafka_client
+from turnback.connectors.kafka import client as kafka_client
 
 ROWS = JsonRowDeserializationSchema.builder().type_info("user string, n bigint")
 METADATA = ("key", "partition", "offset", "timestamp", "headers")

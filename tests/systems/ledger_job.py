@@ -26,7 +26,7 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from turnback.sinks.sql_database import Database, TransactionId
+from turnback.connectors.sql.database import Database, TransactionId
 from turnback.testing import LocalEngine
 
 KINDS = ("postgres", "mysql", "kafka", "delta", "iceberg", "redis")

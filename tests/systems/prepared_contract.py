@@ -12,8 +12,9 @@ import pytest
 from sql_server import Checkpoints, Driver, History, SqlServer, Task, write
 
 from services.proxy import proxy_to
+from turnback.connectors.sql import database as sql_database
+from turnback.connectors.sql import rows as sql_rows
 from turnback.core.errors import ConfigurationError, EpochConflictError, SinkError
-from turnback.sinks import sql_database, sql_rows
 from turnback.types.columns import Batch
 
 
@@ -367,7 +368,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sql_database, "_MARKED_EPOCHS", 2)
-        monkeypatch.setattr("turnback.sinks.sql._PRUNE_EVERY", 1)
+        monkeypatch.setattr("turnback.connectors.sql.sink._PRUNE_EVERY", 1)
         sink = db.sink()
         sink.claim(driver())
         committer = sink.committer(driver())

@@ -18,10 +18,11 @@ from prepared_contract import PreparedContract
 from sql_server import Driver, History, Promising, SqlServer, Task, write
 
 from turnback import StreamExecutionEnvironment
+from turnback.connectors.sql import database as sql_database
+from turnback.connectors.sql import rows as sql_rows
+from turnback.connectors.sql.sink import SqlSink
 from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
-from turnback.sinks import sql_database, sql_rows
 from turnback.sinks.base import version_of
-from turnback.sinks.sql import SqlSink
 from turnback.testing import LocalEngine, check_sink
 from turnback.testing.trial import Promise
 from turnback.types.columns import Batch

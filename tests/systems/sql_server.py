@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from services import mariadb, postgres
 from turnback import MySqlSink, PostgresSink
+from turnback.connectors.sql import database as sql_database
+from turnback.connectors.sql.sink import SqlSink
 from turnback.core.errors import StorageError
-from turnback.sinks import sql_database
 from turnback.sinks.base import CommitterContext, WriterContext
-from turnback.sinks.sql import SqlSink
 from turnback.types.columns import Batch
 
 Task, Driver = Callable[..., WriterContext], Callable[..., CommitterContext]

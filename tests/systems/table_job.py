@@ -26,19 +26,19 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from turnback.sinks.delta import DeltaTarget
+from turnback.connectors.tables.delta import DeltaTarget
 from turnback.testing import LocalEngine
 from turnback.testing.points import Countdown, Point, changes
 
 SCHEMA = "key string, seq bigint"
 NUMBERED = "key string, seq bigint, previous bigint, team bigint"
 
-_FLUSH, _PUT = "sinks.table_files:TableWriter._flush", "storage.local:LocalStorage.put"
-_COMMITTER = "sinks.table_committer:TableCommitter"
+_FLUSH, _PUT = "connectors.tables.files:TableWriter._flush", "storage.local:LocalStorage.put"
+_COMMITTER = "connectors.tables.committer:TableCommitter"
 POINTS = {
     "before-files": Point(_FLUSH, "before"),
     "note-without-files": Point(_PUT, "between", _FLUSH),
-    "prepared": Point("sinks.table_files:TableWriter.prepare", "after"),
+    "prepared": Point("connectors.tables.files:TableWriter.prepare", "after"),
     "before-manifest": Point("checkpoint.log:CheckpointLog.append", "before"),
     "after-manifest": Point("checkpoint.log:CheckpointLog.append", "after"),
     "before-publish": Point(f"{_COMMITTER}._publish", "before"),
@@ -49,26 +49,26 @@ POINTS = {
     "before-clean-up": Point(f"{_COMMITTER}._remove_left", "before"),
     "recovered": Point(f"{_COMMITTER}.recover", "after"),
 }
-_JOIN = "sinks.table_join:Joiner.join"
+_JOIN = "connectors.tables.join:Joiner.join"
 JOIN_POINTS = {
     "join-noted": Point(_PUT, "between", _JOIN),
     "joined": Point(_JOIN, "after"),
-    "join-published": Point("sinks.table_join:Joiner.settle", "before"),
-    "join-settled": Point("sinks.table_join:Joiner.settle", "after"),
+    "join-published": Point("connectors.tables.join:Joiner.settle", "before"),
+    "join-settled": Point("connectors.tables.join:Joiner.settle", "after"),
     "joined-files-go": Point(
         "storage.local:LocalStorage.delete",
         "between",
-        "sinks.table_committer:TableCommitter._append",
+        "connectors.tables.committer:TableCommitter._append",
     ),
 }
 """Those that only a job reaches which writes the output of several checkpoints at once."""
-_DELTA, _ICEBERG = "sinks.delta:DeltaTarget", "sinks.iceberg:IcebergTarget"
+_DELTA, _ICEBERG = "connectors.tables.delta:DeltaTarget", "connectors.tables.iceberg:IcebergTarget"
 COMPACTION_POINTS = {
-    "before-compaction": Point("sinks.tables:TableSink.compact", "before"),
+    "before-compaction": Point("connectors.tables.sink:TableSink.compact", "before"),
     "delta-compacted": Point(f"{_DELTA}._sync", "before", f"{_DELTA}.compact"),
-    "iceberg-joined": Point("sinks.iceberg_compaction:JoinedFiles.commit", "before"),
+    "iceberg-joined": Point("connectors.tables.iceberg_compaction:JoinedFiles.commit", "before"),
     "iceberg-compacted": Point(f"{_ICEBERG}._sync", "before", f"{_ICEBERG}.compact"),
-    "compaction-done": Point("sinks.tables:TableSink.compact", "after"),
+    "compaction-done": Point("connectors.tables.sink:TableSink.compact", "after"),
 }
 """Those of a job that compacts its tables in the background."""
 

@@ -13,10 +13,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from turnback import DeltaSink, IcebergSink, Types
+from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.sink import TableSink
 from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
 from turnback.sinks.identity import SinkIdentity
-from turnback.sinks.table_committer import Mark
-from turnback.sinks.tables import TableSink
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
 

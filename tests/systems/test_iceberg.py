@@ -8,9 +8,9 @@ import pytest
 from table_support import A, B, IcebergPlace, Job
 
 from turnback import IcebergSink, Types
+from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import directory_digest, version_of
-from turnback.sinks.registry import sink_from_description
 
 
 @pytest.fixture

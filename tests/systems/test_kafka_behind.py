@@ -19,11 +19,11 @@ from test_kafka_check import made_anew
 from test_kafka_lag import counted, group_offsets
 
 from services.kafka import KafkaBroker, connector_jars
+from turnback.connectors.kafka.check import KafkaSourceCheck
 from turnback.core.errors import ConfigurationError
 from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
-from turnback.spark.kafka_check import KafkaSourceCheck
 
 HERE = Path(__file__).parent
 HOUR_MS = 3_600_000

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from turnback.connectors.kafka import client as kafka_client
+from turnback.connectors.kafka.check import KafkaSourceCheck, kafka_cluster
+from turnback.connectors.kafka.lag import KafkaLagReader
 from turnback.core.errors import ConfigurationError
-from turnback.sinks import kafka_client
-from turnback.spark.kafka_check import KafkaSourceCheck, kafka_cluster
-from turnback.spark.kafka_lag import KafkaLagReader
 
 
 def check(servers, offset=None, **options) -> None:

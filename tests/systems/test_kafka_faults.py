@@ -20,10 +20,12 @@ from kafka_job import SinkJob, kafka_sink, values
 from services.kafka import PASSWORD, USER
 from services.process import free_port
 from turnback import DeliveryGuarantee
+from turnback.connectors.kafka import client as kafka_client
+from turnback.connectors.kafka import sink_memory as kafka_memory
+from turnback.connectors.kafka import transactions as kafka_transactions
+from turnback.connectors.kafka.transactions import TransactionalDelivery
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import kafka_client, kafka_memory, kafka_transactions
 from turnback.sinks.base import version_of
-from turnback.sinks.kafka_transactions import TransactionalDelivery
 from turnback.storage.local import LocalStorage
 
 # -- failures of the broker

@@ -14,12 +14,12 @@ from test_kafka_check import delete_before
 
 from manual_clock import ManualClock
 from services.kafka import PASSWORD, USER
+from turnback.connectors.kafka import lag as kafka_lag
+from turnback.connectors.kafka import offsets as kafka_offsets
+from turnback.connectors.kafka.check import kafka_cluster
+from turnback.connectors.kafka.lag import KafkaLagReader
 from turnback.core.errors import TurnbackError
 from turnback.program.source_lag import ReplayLimit, SourceLag
-from turnback.sinks import kafka_offsets
-from turnback.spark import kafka_lag
-from turnback.spark.kafka_check import kafka_cluster
-from turnback.spark.kafka_lag import KafkaLagReader
 
 NOW = int(time.time() * 1000)
 

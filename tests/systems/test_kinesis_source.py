@@ -12,10 +12,10 @@ from services.kinesis import KEYS, MIDDLE, REGION, KinesisServer
 from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.manifest import kinesis_position
+from turnback.connectors.kinesis import shards as kinesis_shards
+from turnback.connectors.kinesis.reader import KinesisReader
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
-from turnback.spark import kinesis_shards
-from turnback.spark.kinesis import KinesisReader
 from turnback.spark.partitions import partition_names
 from turnback.worker.message import EncodedError
 

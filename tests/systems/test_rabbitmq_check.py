@@ -9,10 +9,10 @@ import pytest
 from services.process import free_port
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 from turnback import RabbitMQOffsetsInitializer, RabbitMQSource, SimpleStringSchema
+from turnback.connectors.rabbitmq.client import FIRST, RabbitMQClient
+from turnback.connectors.rabbitmq.reader import RabbitMQReader, server_of
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
-from turnback.spark.rabbitmq import RabbitMQReader, server_of
-from turnback.spark.rabbitmq_client import FIRST, RabbitMQClient
 from turnback.worker.message import EncodedError
 
 WRONG = "wrong-password-of-rabbitmq"
@@ -182,7 +182,7 @@ ANEW = r"stream 'stream-\d+' was deleted and made anew: .* would go on at 100 an
 
 @pytest.fixture
 def _always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnback.spark.rabbitmq._IDLE_CHECK_S", 0)
+    monkeypatch.setattr("turnback.connectors.rabbitmq.reader._IDLE_CHECK_S", 0)
 
 
 @pytest.mark.usefixtures("_always_looking")

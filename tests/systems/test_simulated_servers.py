@@ -20,10 +20,8 @@ from simulation.mariadb import MariaDbConnection
 from simulation.postgres import PostgresConnection
 from simulation.sql import Network, Server
 from turnback import MySqlSink, PostgresSink
-from turnback.core.errors import SinkError
-from turnback.sinks import mysql
-from turnback.sinks.sql import SqlSink
-from turnback.sinks.sql_database import (
+from turnback.connectors.sql import mysql
+from turnback.connectors.sql.database import (
     HELPERS,
     Database,
     LostConnectionError,
@@ -32,6 +30,8 @@ from turnback.sinks.sql_database import (
     has_committed,
     write_marker,
 )
+from turnback.connectors.sql.sink import SqlSink
+from turnback.core.errors import SinkError
 
 SINK = "turnback:0123456789ab:job:sink"
 FIRST, SECOND = TransactionId(SINK, 1, 1, 0, 1, "x"), TransactionId(SINK, 1, 1, 0, 2, "x")

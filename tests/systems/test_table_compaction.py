@@ -16,12 +16,12 @@ from fake_job import FakeJob
 from job_support import Jobs, eventually
 from turnback import DeltaSink
 from turnback.cli.main import main
+from turnback.connectors.files.sink import FileSink
+from turnback.connectors.tables import compaction as table_compaction
+from turnback.connectors.tables.compaction import ConflictError, compact_table
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.driver.sinks import record_sinks
 from turnback.inspect.compaction import compact
-from turnback.sinks import table_compaction
-from turnback.sinks.files import FileSink
-from turnback.sinks.table_compaction import ConflictError, compact_table
 
 
 def filled(job: Job, first: int = 1, last: int = 6) -> Any:
@@ -194,7 +194,7 @@ def iceberg(base: Path) -> IcebergPlace:
 def test_files_with_row_level_deletes_are_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
     job = Job(iceberg(tmp_path / "i"))
     filled(job, 1, 3)
-    from turnback.sinks import iceberg_compaction
+    from turnback.connectors.tables import iceberg_compaction
 
     table = job.place.table()
     tasks = list(table.scan().plan_files())

@@ -13,10 +13,10 @@ from table_support import POSTS, A, DeltaPlace, IcebergPlace, Job
 
 from job_support import Jobs, eventually
 from turnback import DeltaSink, Types
+from turnback.connectors.registry import sink_from_description
+from turnback.connectors.tables.schema import ChangeKind, column_changes, sql_type
 from turnback.core.errors import ConfigurationError, TableChangedError
 from turnback.inspect.snapshots import describe
-from turnback.sinks.registry import sink_from_description
-from turnback.sinks.table_schema import ChangeKind, column_changes, sql_type
 from turnback.snapshot.find import load_savepoint
 
 MORE = Types.ROW_NAMED(

@@ -15,11 +15,11 @@ from table_support import DeltaPlace, Job
 from fake_job import FakeJob, schema
 from job_support import Jobs, eventually
 from turnback import DeltaSink
+from turnback.connectors.tables.delta import DeltaTarget
 from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
 from turnback.driver.sinks import record_sinks
 from turnback.inspect.snapshots import describe
 from turnback.inspect.transactions import Action, list_transactions, settle
-from turnback.sinks.delta import DeltaTarget
 from turnback.snapshot.find import load_savepoint
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tables.py"

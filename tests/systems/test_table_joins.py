@@ -12,14 +12,14 @@ from deltalake import DeltaTable
 from table_support import A, B, C, DeltaPlace, Job, posts
 
 from turnback import DeltaSink, IcebergSink
+from turnback.connectors.registry import sink_from_description
+from turnback.connectors.tables import join as table_join
+from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.files import TableTransaction
+from turnback.connectors.tables.sink import commit_marks, found_join
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import table_join
 from turnback.sinks.base import version_of
 from turnback.sinks.identity import SinkIdentity
-from turnback.sinks.registry import sink_from_description
-from turnback.sinks.table_committer import Mark
-from turnback.sinks.table_files import TableTransaction
-from turnback.sinks.tables import commit_marks, found_join
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyiceberg.exceptions import NoSuchTableError
 from table_support import PLACES, POSTS, Place
 
-from turnback.sinks.tables import TableSink
+from turnback.connectors.tables.sink import TableSink
 from turnback.testing import Promise, check_sink
 
 ROWS = [(f"p{n}", n, "monday") for n in range(4)]

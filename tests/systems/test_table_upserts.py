@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from table_support import A, B, C, Job, posts
 
+from turnback.connectors.tables.compaction import ConflictError
 from turnback.core.errors import ConfigurationError, NullKeyError
 from turnback.sinks.base import version_of
-from turnback.sinks.table_compaction import ConflictError
 
 
 @pytest.fixture

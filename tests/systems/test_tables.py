@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from table_support import A, B, C, Job, posts
 
+from turnback.connectors.tables.compaction import ConflictError
+from turnback.connectors.tables.files import TableFile, TableTransaction
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
-from turnback.sinks.table_compaction import ConflictError
-from turnback.sinks.table_files import TableFile, TableTransaction
 
 
 def decoded(job, data):

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from turnback.checkpoint.manifest import SourcePosition
+from turnback.config.option import positive
 from turnback.config.options import MAX_PARALLELISM
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_size
@@ -18,13 +19,6 @@ from turnback.types.keys import KeyCodec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-def positive(what: str, number: Any) -> int:
-    """A whole number above 0."""
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
-    return number
 
 
 def epoch_limit(files: Any, bytes: Any) -> EpochLimit:

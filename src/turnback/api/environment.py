@@ -8,7 +8,7 @@ from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from turnback.api.arguments import epoch_limit, key_groups, path_text, positive, snapshot_text
+from turnback.api.arguments import epoch_limit, key_groups, path_text, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
 from turnback.api.job_spec import ExecuteOptions, check_job, job_spec, warn
@@ -19,7 +19,6 @@ from turnback.api.launched import (
     program_name,
     set_up_logging,
 )
-from turnback.api.record_source import RecordSource, check_source
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import (
@@ -28,8 +27,10 @@ from turnback.config.configuration import (
     ConfigurationEditor,
     spark_options,
 )
+from turnback.config.option import positive
 from turnback.config.options import backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration
+from turnback.connectors.record_source import RecordSource, check_source
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration

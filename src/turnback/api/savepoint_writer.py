@@ -7,12 +7,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
-from turnback.api.kafka_source import kafka_position
 from turnback.api.savepoint import Savepoint
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.redriven import Redriven
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
+from turnback.connectors.kafka.source import kafka_position
 from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid

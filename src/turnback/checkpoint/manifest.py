@@ -91,13 +91,13 @@ def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
 
 
 def rabbitmq_chunks(offset: str | None) -> dict[str, tuple[int, int]]:
-    """By which chunk each stream is known again; see `turnback.spark.rabbitmq`."""
+    """By which chunk each stream is known again; see `turnback.connectors.rabbitmq.reader`."""
     chunks = _of_source(offset, "rabbitmq").get("chunks", {})
     return {stream: (int(first), int(written)) for stream, (first, written) in chunks.items()}
 
 
 def kinesis_position(offset: str | None) -> dict[str, Any]:
-    """An offset of a `KinesisSource`; empty for others. See `turnback.spark.kinesis_shards`."""
+    """An offset of a `KinesisSource`; empty for others."""
     return _of_source(offset, "kinesis")
 
 

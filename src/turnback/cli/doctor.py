@@ -132,7 +132,7 @@ def _check_kafka(options: Mapping[str, str]) -> Iterator[CheckResult]:
     version = installed_version("pyspark")
     if version is None:
         return
-    from turnback.spark.kafka import configured_connector, connector_package
+    from turnback.connectors.kafka.reader import configured_connector, connector_package
 
     where = configured_connector(options)
     if where is not None:

@@ -219,3 +219,17 @@ def choice(choices: type[Enum]) -> Parser:
         raise ConfigurationError(f"{key} is {value!r}: it must be one of {allowed}")
 
     return parse
+
+
+def nonempty_text(what: str, value: Any) -> str:
+    """Return a text that is not empty, or say what is wrong with it."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{what} is a text that is not empty, not {value!r:.80}")
+    return value
+
+
+def positive(what: str, number: Any) -> int:
+    """A whole number above 0."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
+    return number

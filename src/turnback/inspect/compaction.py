@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 
+from turnback.connectors.registry import sink_from_description
+from turnback.connectors.tables.files import TABLE_KINDS
+from turnback.connectors.tables.sink import TableSink
 from turnback.core.errors import ConfigurationError, JobNotFoundError
 from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
 from turnback.sinks.base import Sink
-from turnback.sinks.registry import sink_from_description
-from turnback.sinks.table_files import TABLE_KINDS
-from turnback.sinks.tables import TableSink
 
 
 class CompactedTable(View, frozen=True, kw_only=True):

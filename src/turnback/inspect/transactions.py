@@ -15,6 +15,12 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.connectors.registry import (
+    IN_MEMORY,
+    explain_handle,
+    sink_from_description,
+    staged_behind,
+)
 from turnback.core.clock import SystemClock
 from turnback.core.errors import (
     ConfigurationError,
@@ -37,12 +43,6 @@ from turnback.sinks.base import (
     TransactionInfo,
     handle_kind,
     target_version,
-)
-from turnback.sinks.registry import (
-    IN_MEMORY,
-    explain_handle,
-    sink_from_description,
-    staged_behind,
 )
 from turnback.snapshot.find import resume_point
 

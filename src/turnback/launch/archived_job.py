@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from turnback.api.environment import StreamExecutionEnvironment
+from turnback.connectors.files.sink import FileSink
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.functions import KeyedProcessFunction, RuntimeContext
-from turnback.sinks.files import FileSink
 from turnback.types.row import Row
 
 if TYPE_CHECKING:

@@ -56,11 +56,11 @@ _RUN_ATTEMPT = "driver.runner:JobRunner._run_attempt"
 _CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT = "storage.local:LocalStorage.put"
 _DELETE = "storage.local:LocalStorage.delete"
-_PREPARED = "sinks.sql_rows:PreparedRows"
-_PUBLISHED = "sinks.sql_rows:PublishedRows"
-_DATABASES = ("sinks.postgres:PostgresDatabase", "sinks.mysql:MySqlDatabase")
+_PREPARED = "connectors.sql.rows:PreparedRows"
+_PUBLISHED = "connectors.sql.rows:PublishedRows"
+_DATABASES = ("connectors.sql.postgres:PostgresDatabase", "connectors.sql.mysql:MySqlDatabase")
 _COMMITTERS = (
-    "sinks.files:FileCommitter",
+    "connectors.files.sink:FileCommitter",
     "sinks.memory:InlineCommitter",
     "sinks.write_ahead:WriteAheadCommitter",
 )
@@ -71,7 +71,7 @@ DATABASE_POINTS: dict[str, tuple[Point, ...]] = {
     "before-prepared-commit": (Point(f"{_PREPARED}._commit", "before"),),
     "between-prepared-commits": (Point(f"{_PREPARED}._commit", "between", _COMMIT_SINKS),),
     "after-prepared-commit": (Point(f"{_PREPARED}._commit", "after"),),
-    "between-sinks": (Point("sinks.sql:SqlCommitter.commit", "between", _COMMIT_SINKS),),
+    "between-sinks": (Point("connectors.sql.sink:SqlCommitter.commit", "between", _COMMIT_SINKS),),
     "before-publish": (Point(f"{_PUBLISHED}.publish", "before"),),
     "inside-publish": tuple(Point(f"{database}.upsert", "after") for database in _DATABASES),
     "after-publish": (Point(f"{_PUBLISHED}.publish", "after"),),
@@ -79,8 +79,8 @@ DATABASE_POINTS: dict[str, tuple[Point, ...]] = {
         Point(f"{database}.roll_back_prepared", "after") for database in _DATABASES
     ),
     # in a task
-    "before-redis-write": (Point("sinks.redis:RedisSink.write_batch", "before"),),
-    "after-redis-write": (Point("sinks.redis:RedisSink.write_batch", "after"),),
+    "before-redis-write": (Point("connectors.redis:RedisSink.write_batch", "before"),),
+    "after-redis-write": (Point("connectors.redis:RedisSink.write_batch", "after"),),
 }
 """Those that only a job with sinks of databases reaches."""
 

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from turnback.api.arguments import positive
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
 from turnback.checkpoint.log import CheckpointLog
+from turnback.config.option import positive
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.driver.given_elements import GivenElements
 from turnback.job.directory import JobDirectory

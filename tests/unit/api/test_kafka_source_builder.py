@@ -13,11 +13,11 @@ from turnback import (
     Types,
     WatermarkStrategy,
 )
-from turnback.api.kafka_source import kafka_position
-from turnback.api.record_source import HEADERS, check_source
+from turnback.connectors.kafka.check import client_properties
+from turnback.connectors.kafka.reader import configured_connector, how_to_get
+from turnback.connectors.kafka.source import kafka_position
+from turnback.connectors.record_source import HEADERS, check_source
 from turnback.core.errors import ConfigurationError, PlanError
-from turnback.spark.kafka import configured_connector, how_to_get
-from turnback.spark.kafka_check import client_properties
 
 
 def builder():

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from fake_job import FakeJob, schema
+from turnback.connectors.files.sink import FileSink
 from turnback.driver.sinks import record_sinks
 from turnback.sinks.base import CommitterContext, WriterContext
-from turnback.sinks.files import FileSink
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.snapshot.find import resume_point
 from turnback.state.files import StorageRef

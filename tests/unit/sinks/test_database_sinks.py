@@ -11,20 +11,20 @@ import pyarrow as pa
 import pytest
 
 from turnback import MySqlSink, PostgresSink, RedisSink
-from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import directory_digest
-from turnback.sinks.mysql import _connection_class
-from turnback.sinks.postgres import _copied
-from turnback.sinks.registry import sink_from_description
-from turnback.sinks.sql_database import (
+from turnback.connectors.registry import sink_from_description
+from turnback.connectors.sql.database import (
     TransactionId,
     mark_of,
     name_job_in_database,
     name_sink_in_database,
     name_without_directory,
 )
-from turnback.sinks.sql_text import chunks, joined_rows, plain_text
-from turnback.sinks.sql_values import Limits, check_values
+from turnback.connectors.sql.mysql import _connection_class
+from turnback.connectors.sql.postgres import _copied
+from turnback.connectors.sql.text import chunks, joined_rows, plain_text
+from turnback.connectors.sql.values import Limits, check_values
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.sinks.base import directory_digest
 
 DSN = "host=db port=5433 dbname=shop user=me"
 SECRET = "hunter2-%s'"
@@ -241,7 +241,7 @@ def test_transactions_of_other_programs_are_not_ours(sink, branch):
 
 
 def test_rows_are_cut_into_chunks_and_none_is_split(monkeypatch):
-    monkeypatch.setattr("turnback.sinks.sql_text.CHUNK_BYTES", 10)
+    monkeypatch.setattr("turnback.connectors.sql.text.CHUNK_BYTES", 10)
     rows = pa.array(["aaaa", "b" * 30, "", "cc", "dddd", "eeee"])
     texts = list(chunks(rows, "|"))
     assert "|".join(texts) == "|".join(rows.to_pylist())

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from sink_support import FORMATS, posts, staged, visible, write
 
+from turnback.connectors.files.sink import FileSink
+from turnback.connectors.files.staging import StagedFile
 from turnback.core.errors import ElementTypeError, SinkError
-from turnback.sinks.files import FileSink
-from turnback.sinks.staging import StagedFile
 
 # An abandoned file must go in silence, also when its encoder is collected.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

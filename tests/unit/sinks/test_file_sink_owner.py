@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sink_support import write
 
+from turnback.connectors.files.sink import FileSink
 from turnback.core.errors import ConfigurationError, SinkError, StorageError
-from turnback.sinks.files import FileSink
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sink_support import write
 
+from turnback.connectors.files import sink as file_committer
+from turnback.connectors.files.sink import FileSink
 from turnback.core.errors import SinkError
-from turnback.sinks import files as file_committer
-from turnback.sinks.files import FileSink
 from turnback.storage.local import LocalStorage
 
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from turnback.connectors.files.sink import FileSink
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import memory
-from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import RowTypeInfo, Types

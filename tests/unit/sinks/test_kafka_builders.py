@@ -16,10 +16,10 @@ from turnback import (
     SimpleStringSchema,
     Types,
 )
+from turnback.connectors.kafka.client import Cluster
+from turnback.connectors.kafka.records import staged_records
+from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.kafka_client import Cluster
-from turnback.sinks.kafka_records import staged_records
-from turnback.sinks.registry import sink_from_description
 from turnback.types.columns import Batch
 
 JSON = JsonRowSerializationSchema.builder().build()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from turnback.connectors.kafka.client import Cluster, KafkaClient
 from turnback.core.errors import SinkError, TurnbackError
-from turnback.sinks.kafka_client import Cluster, KafkaClient
 
 
 def client() -> KafkaClient:

@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from turnback.sinks.files import FileSink
+from turnback.connectors.files.sink import FileSink
 from turnback.types.columns import Batch
 from turnback.types.plain_values import json_column
 from turnback.types.typeinfo import Types

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from turnback.connectors.files.sink import FileSink
+from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
-from turnback.sinks.registry import sink_from_description
 
 
 def test_a_file_sink(tmp_path):

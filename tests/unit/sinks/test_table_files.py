@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from turnback.sinks.table_files import split
-from turnback.sinks.table_schema import column_changes
-from turnback.sinks.table_stats import delta_stats, partition_text
+from turnback.connectors.tables.files import split
+from turnback.connectors.tables.schema import column_changes
+from turnback.connectors.tables.stats import delta_stats, partition_text
 
 
 def stats(values, kind=None):

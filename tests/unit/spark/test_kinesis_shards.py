@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from turnback.spark.kinesis_client import EARLIEST, Shard
-from turnback.spark.kinesis_shards import new_shards
+from turnback.connectors.kinesis.client import EARLIEST, Shard
+from turnback.connectors.kinesis.shards import new_shards
 
 ENDED = {"at": ["AFTER_SEQUENCE_NUMBER", "5"], "count": 3, "seen": 1, "ended": True}
 OPEN = {"at": ["AFTER_SEQUENCE_NUMBER", "5"], "count": 3, "seen": 1}

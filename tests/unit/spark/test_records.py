@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSourceStreamReader
 
+from turnback.connectors.records import python_source, shares
 from turnback.core.errors import ConfigurationError
-from turnback.spark.records import python_source, shares
 
 COUNTS = st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6), max_size=6)
 
@@ -28,4 +28,4 @@ def test_partitions_that_are_behind_get_more():
 def test_a_spark_that_does_not_tell_where_an_epoch_begins_is_refused(monkeypatch):
     monkeypatch.delattr(DataSourceStreamReader, "getDefaultReadLimit")
     with pytest.raises(ConfigurationError, match=r"need Spark 4.2 or newer, and this is 4.1.4"):
-        python_source("turnback.spark.rabbitmq", "RabbitMQRecords", "4.1.4")
+        python_source("turnback.connectors.rabbitmq.reader", "RabbitMQRecords", "4.1.4")

@@ -1,0 +1,445 @@
+"""`FileSink`: files that become visible when their checkpoint is complete."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from turnback.connectors.files.formats import FORMATS, FileWriter
+from turnback.connectors.files.staging import (
+    KIND,
+    LeftFile,
+    PublishRecord,
+    StagedFile,
+    all_homes,
+    attempt_directories,
+    attempt_directory,
+    explain_file,
+    left_files,
+    staged_files,
+    task_of,
+)
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    TransactionInfo,
+    WriterContext,
+    name_sink,
+    promised_version,
+    require_known_attempt,
+    require_promised,
+    version_of,
+)
+from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import Ownership
+from turnback.storage.base import TEMPORARY
+from turnback.storage.directory import Access, make_directories, sync_directory
+from turnback.storage.local import LocalStorage
+
+_LOG = logging.getLogger(__name__)
+
+
+class FileCommitter:
+    """Renames staged files into place."""
+
+    def __init__(self, root: Path, ctx: CommitterContext) -> None:
+        self._root = root
+        self._ctx = ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+        home = attempt_directory(root, ctx)
+        with self._failures("create", home):
+            make_directories(home, Access.UMASK)
+        self._check_inside(home)
+        self._ownership = _ownership(root, ctx)
+        self._published = PublishRecord(root, ctx.attempt)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Rename files into place; one that is there already, or was and was taken, is done.
+
+        1. find out which ones wait, before a record says that they may have been published
+        2. record that they may be, then rename
+        """
+        files = [StagedFile.decode(t, self._ctx) for t in transactions]
+        if not files:
+            return
+        self._ownership.check()
+        waiting = [file for file in files if self._is_waiting(file)]
+        with self._failures("record what is committed to", self._root):
+            self._published.extend(waiting)
+        for file in waiting:
+            self._publish(file)
+        # Also when all were there: the process that renamed them may have died before this.
+        with self._failures("sync", self._root):
+            sync_directory(self._root)
+        self._remove_duplicates(files)
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        for transaction in transactions:
+            file = StagedFile.decode(transaction, self._ctx)
+            staged = self._locate(file)
+            with self._failures("remove", staged), suppress(FileNotFoundError):
+                if file.attempt is not None:
+                    length = staged.stat().st_size
+                    left = LeftFile(staged, length, file.attempt, file.epoch)
+                    self._published.drop(file.home, [left])
+                staged.unlink()
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Publish `pending`, and remove all else that older attempts of the job have staged.
+
+        Also under other uids, and what the job staged before it was started afresh.
+        """
+        self.commit(pending)
+        with self._failures("list", self._root):
+            homes = all_homes(self._root, self._ctx)
+        for home in homes:
+            with self._failures("remove what was staged in", home):
+                self._roll_back(home)
+
+    def _roll_back(self, home: Path) -> None:
+        """Remove what attempts before this one have staged in one place; record it first."""
+        older = [
+            directory
+            for directory in attempt_directories(self._root, home)
+            if int(directory.name) < self._ctx.attempt
+        ]
+        files = [file for directory in older for file in staged_files(directory)]
+        where = PurePosixPath(home.relative_to(self._root))
+        self._published.drop(where, files)
+        former = SinkIdentity.of(self._ctx).found_in(where)
+        if files and former is not None and former.job_id != self._ctx.job_id:
+            _LOG.warning(
+                "%s: %d files with %d bytes that sink %r had written and not published before the "
+                "job was started afresh are dropped",
+                self._name,
+                len(files),
+                sum(file.length for file in files),
+                former.uid,
+            )
+        for directory in older:
+            _remove_directory(directory)
+        for path in home.iterdir():
+            if path.name.startswith(TEMPORARY) and not path.is_symlink():
+                path.unlink(missing_ok=True)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        retained = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
+        home = attempt_directory(self._root, self._ctx)
+        with self._failures("clean", home):
+            for path in list(home.iterdir()):
+                if path not in retained and task_of(path.name) is not None:
+                    path.unlink(missing_ok=True)
+
+    def _is_waiting(self, file: StagedFile) -> bool:
+        """Return whether a file is to be published; False if that has been done."""
+        staged = self._locate(file)
+        final = self._root / file.final
+        with self._failures("commit", staged):
+            try:
+                length = staged.stat().st_size
+            except FileNotFoundError:
+                if final.is_file() or self._published.covers(file):
+                    return False
+                raise self._lost(file) from None
+        if length != file.length:
+            raise SinkError(
+                f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
+                "it was changed from outside and has not been committed"
+            )
+        return True
+
+    def _publish(self, file: StagedFile) -> None:
+        staged = self._root / file.staged
+        final = self._root / file.final
+        with self._failures("commit", staged):
+            try:
+                staged.rename(final)
+            except FileNotFoundError:
+                if not final.is_file():
+                    raise self._lost(file) from None
+
+    def _lost(self, file: StagedFile) -> SinkError:
+        return SinkError(
+            f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
+            f"{self._root / file.staged} nor {self._root / file.final} exists. Was it removed by "
+            "hand, or has the sink's path changed? Put it back, or start from an earlier checkpoint"
+        )
+
+    def _locate(self, file: StagedFile) -> Path:
+        staged = self._root / file.staged
+        self._check_inside(staged.parent)
+        return staged
+
+    def _check_inside(self, directory: Path) -> None:
+        """Refuse to follow a link out of the sink's directory."""
+        with self._failures("find", directory):
+            inside = directory.resolve().is_relative_to(self._root.resolve())
+        if not inside:
+            raise SinkError(
+                f"{self._name}: {directory} is a link that leads out of {self._root}; remove it"
+            )
+
+    def _remove_duplicates(self, files: Sequence[StagedFile]) -> None:
+        """Remove what other attempts of the same tasks have staged."""
+        tasks: dict[Path, set[tuple[int, int]]] = {}
+        for file in files:
+            directory = (self._root / file.staged).parent
+            tasks.setdefault(directory, set()).add((file.epoch, file.partition))
+        for directory, done in tasks.items():
+            with self._failures("clean", directory), suppress(FileNotFoundError):
+                for path in list(directory.iterdir()):
+                    if task_of(path.name) in done:
+                        path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _failures(self, what: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SinkError(f"{self._name}: cannot {what} {path}: {why}") from error
+
+
+class _KnownFiles:
+    """What a sink has published, against what its job directory knows of.
+
+    Without a job directory, or before the job exists, nothing is checked.
+    """
+
+    def __init__(self, root: Path, ctx: CommitterContext) -> None:
+        self._root = root
+        self._ctx = ctx
+        self._published = PublishRecord(root, ctx.attempt)
+
+    def check(self) -> None:
+        """Refuse a directory with files that a restored job directory does not know of.
+
+        Raises:
+            ConfigurationError: There are some, and the user does not allow to take it over.
+            FencedError: A newer attempt of this job has published files.
+        """
+        newest = self._newest()
+        if newest is not None:
+            attempt, epoch = newest
+            require_known_attempt(self._ctx, attempt, "", str(self._root))
+            require_promised(self._ctx, version_of(attempt, epoch), str(self._root))
+
+    def forget_others(self) -> None:
+        """Let the job go on with what is there: what it does not know of, it writes again."""
+        while (newest := self._newest()) is not None:
+            attempt, epoch = newest
+            version = version_of(attempt, epoch)
+            known = promised_version(self._ctx, version)
+            if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
+                self._cut(attempt, None)
+                continue
+            if known < version:
+                self._cut(attempt, known - version_of(attempt, 0) if known else None)
+            return
+
+    def _newest(self) -> tuple[int, int] | None:
+        if not self._ctx.directory_id or not self._ctx.job_id:
+            return None
+        try:
+            return self._published.newest(SinkIdentity.of(self._ctx).home)
+        except (OSError, StorageError) as error:
+            raise self._failed("read", error) from error
+
+    def _cut(self, attempt: int, epoch: int | None) -> None:
+        try:
+            self._published.cut(SinkIdentity.of(self._ctx).home, attempt, epoch)
+        except (OSError, StorageError) as error:
+            raise self._failed("change", error) from error
+
+    def _failed(self, what: str, error: Exception) -> SinkError:
+        name = name_sink(self._ctx.job, self._ctx.uid)
+        return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
+
+
+def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
+    return Ownership(LocalStorage(root, Access.UMASK), str(root), ctx)
+
+
+def _remove_directory(directory: Path) -> None:
+    """Remove a flat directory; what a dying task still adds is left to the next attempt."""
+    for path in list(directory.iterdir()):
+        path.unlink(missing_ok=True)
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
+
+class FileSink(Sink):
+    """Writes files into a directory, each visible once and only when its checkpoint is complete.
+
+    Tasks write hidden files below `<path>/.turnback`; a commit renames them to
+    `<prefix>-<epoch>-<partition>-<unique>.<format>`. No reader that looks for `*.parquet`,
+    `*.json` or `*.csv`, however deep, and no reader that skips hidden names, as Spark and Arrow do,
+    sees an unfinished or uncommitted one. A reader may move or delete what it has read.
+
+    A directory belongs to one job, whose sinks can share it: the first job that writes there is
+    recorded in it, and another, such as a fork, is refused unless `take_over_sinks` is set; so is a
+    job directory that was restored from a backup, and has forgotten what it published. It has
+    to be on a file system that the driver and all executors mount at the same path, that renames
+    atomically and has hard links.
+
+    Formats (a stream that is not of rows has one column, `value`):
+
+    - `parquet`: every type as it is.
+    - `json`: one object per line. Dates, times and timestamps in ISO 8601 (`Z` for instants, no
+      zone for local ones), bytes in base64, decimals as strings so that no digit is lost, NaN and
+      the infinities as `"NaN"`, `"Infinity"`, `"-Infinity"`, rows and maps as objects.
+    - `csv`: a null is empty, every string is quoted (an empty one is `""`). Text of other types as
+      in `json`, except that NaN and the infinities are `nan`, `inf` and `-inf`; rows, lists and
+      maps are JSON in one field. A quote inside of quotes is doubled and lines may be broken inside
+      of them: for Spark's reader, `escape='"'`, `multiLine=True`, `nanValue="nan"`,
+      `positiveInf="inf"`, `negativeInf="-inf"`, and `unbase64` on columns of bytes.
+
+    Args:
+        path: The directory; created when missing. Relative to the driver's working directory.
+        format: "parquet", "json" or "csv".
+        prefix: What file names begin with.
+        header: Whether each CSV file starts with the names of the columns.
+
+    Raises:
+        ConfigurationError: An argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        *,
+        prefix: str = "part",
+        header: bool = True,
+    ) -> None:
+        if not isinstance(format, str) or format not in FORMATS:
+            raise ConfigurationError(
+                f"FileSink: unknown format {format!r}; allowed are {', '.join(sorted(FORMATS))}"
+            )
+        if not isinstance(header, bool):
+            raise ConfigurationError(f"FileSink: header is True or False, not {header!r}")
+        self.path = _directory(path)
+        self.format = format
+        self.prefix = _prefix(prefix)
+        self.header = header
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
+
+    def check_claim(self, ctx: CommitterContext) -> None:
+        _check_directory(self.path)
+        _ownership(self.path, ctx).check_claim()
+        _KnownFiles(self.path, ctx).check()
+
+    def claim(self, ctx: CommitterContext) -> None:
+        self.check_claim(ctx)
+        _ownership(self.path, ctx).claim()
+        if ctx.take_over:
+            _KnownFiles(self.path, ctx).forget_others()
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        """Rename files into place; creates the directories, so a bad path fails at the start."""
+        _check_directory(self.path)
+        return FileCommitter(self.path, ctx)
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": KIND,
+            "path": str(self.path),
+            "format": self.format,
+            "prefix": self.prefix,
+            "header": str(self.header).lower(),
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> FileSink:
+        if "path" not in description:
+            raise ConfigurationError("the description of a file sink has no path")
+        return cls(
+            description["path"],
+            description.get("format", "parquet"),
+            prefix=description.get("prefix", "part"),
+            header=description.get("header", "true") == "true",
+        )
+
+    def unusable_here(self) -> str | None:
+        if self.path.is_dir():
+            return None
+        return f"writes to {self.path}, which is not on this machine. Go where it is mounted"
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        file = StagedFile.decode(transaction, ctx)
+        return explain_file(file, self.path)
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        try:
+            files = list(left_files(self.path, ctx))
+        except OSError as error:
+            raise SinkError(
+                f"what it has staged in {self.path} cannot be listed: {error.strerror or error}"
+            ) from error
+        return [
+            TransactionInfo(
+                what=f"{file.path.name} of attempt {file.attempt}",
+                id=str(file.path),
+                epoch=file.epoch,
+                bytes=file.length,
+                path=str(file.path),
+            )
+            for file in files
+        ]
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self.path)!r}, {self.format!r})"
+
+
+def _directory(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"FileSink: path is a string or a Path, not {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ConfigurationError(f"FileSink: {text!r} is not a path")
+    if "://" in text:
+        url = urlsplit(text)
+        if url.scheme != "file" or url.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"FileSink: {text!r} is not a mounted file system, where a file can be renamed; "
+                "give a path or file:///path"
+            )
+        text = unquote(url.path)
+    directory = Path(text).absolute()
+    _check_directory(directory)
+    return directory
+
+
+def _check_directory(path: Path) -> None:
+    try:
+        for part in (path, *path.parents):
+            if part.exists() and not part.is_dir():
+                raise ConfigurationError(f"FileSink: {part} is a file; it has to be a directory")
+    except OSError as error:
+        raise ConfigurationError(f"FileSink: cannot use {path}: {error.strerror}") from error
+
+
+def _prefix(prefix: str) -> str:
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"FileSink: prefix is a string, not {prefix!r}")
+    if not prefix or prefix[0] in "._" or "/" in prefix or not prefix.isprintable():
+        raise ConfigurationError(
+            f"FileSink: {prefix!r} cannot begin a file name; it must not be empty, hidden (a "
+            "leading '.' or '_') or hold a '/'"
+        )
+    if len(prefix.encode()) > 100:
+        raise ConfigurationError("FileSink: prefix is longer than 100 bytes")
+    return prefix

@@ -1,0 +1,238 @@
+"""What is asked of Kinesis, and what its answers mean for a source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from turnback.core.errors import ConfigurationError, SourceError, TurnbackError
+from turnback.core.extras import require
+
+_T = TypeVar("_T")
+Place = tuple[str, Any]
+"""A kind of shard iterator, and the sequence number or the time in milliseconds that it needs."""
+EARLIEST: Place = ("TRIM_HORIZON", None)
+PATIENCE_S = 60.0
+"""How long a task asks again that Kinesis has told to wait."""
+_LARGEST_PAGE = 10_000
+_LOGIN = (
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "MissingAuthenticationTokenException",
+    "ExpiredTokenException",
+)
+_BUSY = ("ProvisionedThroughputExceededException", "LimitExceededException", "ThrottlingException")
+
+
+class Throttled(Exception):
+    """Kinesis has told to wait."""
+
+
+class IteratorExpired(Exception):
+    """A shard iterator is older than five minutes."""
+
+
+class KinesisRecord(NamedTuple):
+    """A record; `arrived` is in milliseconds since 1970."""
+
+    sequence_number: str
+    data: bytes
+    partition_key: str
+    arrived: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """An answer to the question for records.
+
+    Attributes:
+        following: The iterator for what comes next; None if the shard has ended.
+        behind_ms: How far the page is behind the newest record.
+    """
+
+    records: list[KinesisRecord]
+    following: str | None
+    behind_ms: int
+
+
+class Shard(NamedTuple):
+    """A shard, with those that it was made of."""
+
+    id: str
+    parents: tuple[str, ...]
+
+
+class KinesisClient:
+    """Asks Kinesis about one stream; may be used by several threads.
+
+    Args:
+        options: See `turnback.connectors.kinesis.source`.
+        name: Who asks, for messages: "source 'likes' of job 'likes'".
+    """
+
+    def __init__(self, options: Mapping[str, str], name: str) -> None:
+        boto3 = require("boto3", "kinesis", "KinesisSource")
+        self.stream = options["stream"]
+        self._name = name
+        keys = ("region_name", "endpoint_url", "aws_access_key_id", "aws_secret_access_key")
+        given = {key: options[key] for key in (*keys, "aws_session_token") if key in options}
+        self._where = given.get("endpoint_url", "AWS")
+        self._aws: Any = self._ask(lambda: boto3.client("kinesis", config=_config(), **given))
+
+    def retention_ms(self) -> int:
+        """How long records are kept.
+
+        Raises:
+            ConfigurationError: There is no such stream, or the login is refused.
+            SourceError: Kinesis does not answer.
+        """
+        found = self._ask(lambda: self._aws.describe_stream_summary(StreamName=self.stream))
+        hours: int = found["StreamDescriptionSummary"]["RetentionPeriodHours"]
+        return hours * 3_600_000
+
+    def shards(self) -> list[Shard]:
+        """All shards whose records are not all gone, closed ones too."""
+        found: list[dict[str, Any]] = []
+        more: dict[str, str] = {"StreamName": self.stream}
+        while more:
+            answer = self._ask(partial(self._aws.list_shards, **more))
+            found += answer["Shards"]
+            more = {"NextToken": answer["NextToken"]} if answer.get("NextToken") else {}
+        parents = ("ParentShardId", "AdjacentParentShardId")
+        return [Shard(s["ShardId"], tuple(s[p] for p in parents if s.get(p))) for s in found]
+
+    def iterator(self, shard: str, place: Place) -> str:
+        """What to ask with for the records from a place on."""
+        kind, value = place
+        given: dict[str, Any] = {}
+        if kind == "AT_TIMESTAMP":
+            given["Timestamp"] = datetime.fromtimestamp(value / 1000, UTC)
+        elif kind != "TRIM_HORIZON":
+            given["StartingSequenceNumber"] = value
+        answer = self._ask(
+            lambda: self._aws.get_shard_iterator(
+                StreamName=self.stream, ShardId=shard, ShardIteratorType=kind, **given
+            )
+        )
+        found: str = answer["ShardIterator"]
+        return found
+
+    def page(self, iterator: str, most: int = _LARGEST_PAGE) -> Page:
+        """The next records; none does not mean that there are no more.
+
+        Raises:
+            Throttled: It was asked too often, or for too much.
+            IteratorExpired: Make another iterator.
+        """
+        most = min(most, _LARGEST_PAGE)
+        answer = self._ask(lambda: self._aws.get_records(ShardIterator=iterator, Limit=most))
+        records = [
+            KinesisRecord(
+                each["SequenceNumber"],
+                each["Data"],
+                each["PartitionKey"],
+                int(each["ApproximateArrivalTimestamp"].timestamp() * 1000),
+            )
+            for each in answer["Records"]
+        ]
+        following = answer.get("NextShardIterator") or None
+        return Page(records, following, answer.get("MillisBehindLatest") or 0)
+
+    def first(self, shard: str, place: Place) -> KinesisRecord | None:
+        """The first record from a place on, None if there is none."""
+        iterator: str | None = self.patiently(self.iterator, shard, place)
+        while iterator is not None:
+            page = self.patiently(self.page, iterator, 1)
+            if page.records:
+                return page.records[0]
+            if page.behind_ms == 0:
+                return None
+            iterator = page.following
+        return None
+
+    def patiently(self, question: Callable[..., _T], *args: Any) -> _T:
+        """Ask again, later and later, as long as Kinesis says to wait."""
+        pause = 0.2
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return question(*args)
+            except Throttled:
+                if time.monotonic() > end:
+                    raise SourceError(
+                        f"{self._name}: Kinesis has refused to give records of stream "
+                        f"{self.stream!r} for {PATIENCE_S:g} s, as too much is read from it. Add "
+                        "shards, or let fewer programs read it"
+                    ) from None
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return question()
+        except ClientError as error:
+            raise self._refused(error.response.get("Error", {})) from None
+        except BotoCoreError as error:
+            raise self._failed(error) from None
+
+    def _refused(self, error: Mapping[str, str]) -> Exception:
+        code = error.get("Code", "")
+        text = error.get("Message", "")
+        if code in _BUSY:
+            return Throttled(text)
+        if code == "ExpiredIteratorException":
+            return IteratorExpired(text)
+        if code == "ResourceNotFoundException":
+            return ConfigurationError(
+                f"{self._name}: cannot find stream {self.stream!r} at {self._where}: {text}. "
+                "Create it first, or check its name, the region and the account"
+            )
+        if code in _LOGIN:
+            return ConfigurationError(
+                f"{self._name}: {self._where} refused the login: {text} ({code}). Check "
+                "set_credentials, or what boto3 finds in the environment"
+            )
+        if code.startswith("AccessDenied"):
+            return ConfigurationError(
+                f"{self._name}: {self._where} refused the access to stream {self.stream!r}: "
+                f"{text}. It takes kinesis:DescribeStreamSummary, kinesis:ListShards, "
+                "kinesis:GetShardIterator and kinesis:GetRecords"
+            )
+        return SourceError(f"{self._name}: Kinesis, stream {self.stream!r}: {code}: {text}")
+
+    def _failed(self, error: Exception) -> TurnbackError:
+        kind = type(error).__name__
+        if kind in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
+            return ConfigurationError(
+                f"{self._name}: no credentials for Kinesis: {error}. Call set_credentials, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role, where drivers and tasks "
+                "run"
+            )
+        if kind in ("NoRegionError", "InvalidRegionError"):
+            return ConfigurationError(
+                f"{self._name}: no region for Kinesis: {error}. Call set_region, or set "
+                "AWS_DEFAULT_REGION"
+            )
+        return SourceError(
+            f"{self._name}: Kinesis at {self._where} does not answer for stream "
+            f"{self.stream!r}: {error}"
+        )
+
+
+def _config() -> Any:
+    from botocore.config import Config
+
+    return Config(
+        retries={"total_max_attempts": 3, "mode": "standard"},
+        connect_timeout=5,
+        read_timeout=20,
+        max_pool_connections=32,
+    )

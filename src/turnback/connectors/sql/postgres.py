@@ -1,0 +1,542 @@
+"""`PostgresSink`: rows in a table of PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from turnback.connectors.sql.database import (
+    Database,
+    LockTimeoutError,
+    LostConnectionError,
+    TableColumn,
+    TransactionId,
+    UniqueIndex,
+)
+from turnback.connectors.sql.sink import SqlSink, positive
+from turnback.connectors.sql.text import chunks, escaped, joined_rows, plain_text
+from turnback.connectors.sql.values import Limits
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.extras import require
+from turnback.sinks.passwords import password_of
+from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
+
+_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
+_INTEGERS = ("int2", "int4", "int8", "numeric")
+_ACCEPTED: dict[str, tuple[str, ...]] = {
+    "boolean": ("bool",),
+    "byte": _INTEGERS,
+    "short": _INTEGERS,
+    "int": _INTEGERS[1:],
+    "long": _INTEGERS[2:],
+    "big_int": ("numeric",),
+    "float": ("float4", "float8"),
+    "double": ("float8",),
+    "bytes": ("bytea",),
+    "date": ("date",),
+    "time": ("time",),
+    "timestamp": ("timestamp",),
+    "instant": ("timestamptz",),
+}
+_NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "timestamp"}
+_NOT_TEXT |= {"timetz", "timestamptz", "interval"}
+_CHANGES_TEXT = {"name", "char", "money", "bit", "tsvector", "tsquery"}
+"""Types that read any text, and cut, round or reorder it."""
+_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool", "_uuid"}
+_HAS_SECONDS = ("time", "timestamp", "timestamptz")
+_ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+class PostgresSink(SqlSink):
+    """Writes the rows of a stream into a table of PostgreSQL, each exactly once.
+
+    - `mode="exactly-once"` adds a row for every element. Tasks copy rows in parallel, each in a
+      transaction of its own, which is prepared at the end of the epoch and committed when the
+      checkpoint is complete. The server needs `max_prepared_transactions`: tasks, times the epochs
+      of one checkpoint and one more.
+    - `mode="upsert"` inserts elements, or updates the rows with the same `key`. Tasks stage their
+      elements in the job directory; when the checkpoint is complete, the driver writes them, all
+      of an epoch in one transaction. Of elements with the same key the last one counts.
+
+    Turnback keeps its records beside the table, in `turnback_owners`, `turnback_commits` and
+    `turnback_progress`; a table belongs to one job. Rows, lists and maps go into `json` or `jsonb`.
+
+    Args:
+        dsn: How to connect, as libpq takes it: "host=db dbname=shop" or "postgresql://db/shop".
+        table: "table" or "schema.table", exactly as the database spells it.
+        columns: Which fields to write, or a dict from field to column; by default every field,
+            into the column of its name.
+        mode: "exactly-once" or "upsert".
+        key: For upsert, the columns of a primary key or unique constraint.
+        password_from: The environment variable with the password. Without it, and without a
+            password in `dsn`, the driver's PGPASSWORD is used, or what libpq finds itself.
+        lock_timeout: Seconds that a task waits for a row another transaction has locked.
+        **parameters: More parameters of the connection: host, port, dbname, user, sslmode, ...
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or psycopg is not installed.
+    """
+
+    kind = "postgres"
+
+    def __init__(
+        self,
+        dsn: str = "",
+        *,
+        table: str,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        mode: str = "exactly-once",
+        key: str | Sequence[str] | None = None,
+        password_from: str | None = None,
+        lock_timeout: float = 60.0,
+        **parameters: Any,
+    ) -> None:
+        super().__init__(table, columns, mode, key)
+        self.parameters = _parameters(dsn, parameters)
+        given = self.parameters.pop("password", None)
+        secret = _secret_parameters()
+        self._secrets = {k: self.parameters.pop(k) for k in secret & self.parameters.keys()}
+        self.password_from = password_from
+        self._password = password_of("PostgresSink", given, password_from, "PGPASSWORD")
+        self.lock_timeout = positive("PostgresSink", "lock_timeout", lock_timeout)
+
+    def connect(self) -> Database:
+        return PostgresDatabase(
+            {**self.parameters, **self._secrets}, self._password, self.table, self.lock_timeout
+        )
+
+
+def _secret_parameters() -> set[str]:
+    """What libpq says not to show, the password itself left out."""
+    pq = require("psycopg", "postgres", "PostgresSink").pq
+    options = pq.Conninfo.get_defaults()
+    return {o.keyword.decode() for o in options if o.dispchar == b"*"} - {"password"}
+
+
+def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
+    psycopg = require("psycopg", "postgres", "PostgresSink")
+    if not isinstance(dsn, str):
+        raise ConfigurationError("PostgresSink: dsn is a string, such as 'host=db dbname=shop'")
+    try:
+        text = psycopg.conninfo.make_conninfo(dsn, **more)
+        found: dict[str, str] = psycopg.conninfo.conninfo_to_dict(text)
+    except psycopg.Error:
+        # The error may quote a part of it, and that may be the password.
+        names = f" and {', '.join(sorted(more))}" if more else ""
+        raise ConfigurationError(
+            f"PostgresSink: libpq cannot read dsn{names}. Give 'host=db port=5432 dbname=shop "
+            "user=me' or 'postgresql://me@db:5432/shop', with special characters quoted"
+        ) from None
+    return {name: str(value) for name, value in found.items()}
+
+
+class PostgresDatabase(Database):
+    """A connection to PostgreSQL."""
+
+    share_lock = " FOR SHARE"
+
+    def __init__(
+        self, parameters: Mapping[str, str], password: str | None, table: str, lock_timeout: float
+    ) -> None:
+        self._psycopg = require("psycopg", "postgres", "PostgresSink")
+        self.where = "PostgreSQL at " + _address(parameters)
+        self._connection = self._connect(parameters, password)
+        try:
+            schema, _, name = table.rpartition(".")
+            self._name = name
+            self._schema = schema or self.query("SELECT coalesce(current_schema(), 'public')")[0][0]
+            self.target = f"{self._schema}.{name}"
+            self._table = f"{_quoted(self._schema)}.{_quoted(name)}"
+            self.limit_lock_wait(lock_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, parameters: Mapping[str, str], password: str | None) -> Any:
+        more = {"connect_timeout": "10", "application_name": "turnback", **parameters}
+        if password is not None:
+            more["password"] = password
+        try:
+            return self._psycopg.connect(**more, autocommit=True)
+        except self._psycopg.Error as error:
+            secrets = [more[name] for name in _secret_parameters() & more.keys()]
+            raise _refused(self.where, str(error), [password or "", *secrets]) from None
+
+    def close(self) -> None:
+        with suppress(self._psycopg.Error):
+            self._connection.close()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        with self._failures():
+            return int(self._connection.execute(sql, parameters or None).rowcount)
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._failures():
+            rows: list[tuple[Any, ...]] = self._connection.execute(
+                sql, parameters or None
+            ).fetchall()
+            return rows
+
+    # -- what there is
+
+    def helper(self, name: str) -> str:
+        return f"{_quoted(self._schema)}.{_quoted(name)}"
+
+    def has_table(self, name: str) -> bool:
+        return bool(
+            self.query(
+                "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s",
+                (self._schema, name),
+            )
+        )
+
+    def has_column(self, table: str, column: str) -> bool:
+        return bool(
+            self.query(
+                "SELECT 1 FROM pg_catalog.pg_attribute a "
+                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s "
+                "AND NOT a.attisdropped",
+                (self._schema, table, column),
+            )
+        )
+
+    def columns(self) -> list[TableColumn]:
+        rows = self.query(
+            "SELECT a.attname, coalesce(b.typname, t.typname), "
+            "pg_catalog.format_type(coalesce(b.oid, t.oid), m.modifier), m.modifier, "
+            "a.attnotnull OR t.typnotnull, "
+            "coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault), "
+            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true) "
+            "FROM pg_catalog.pg_attribute a "
+            "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
+            "LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' "
+            "CROSS JOIN LATERAL (SELECT CASE WHEN t.typtype = 'd' THEN t.typtypmod "
+            "ELSE a.atttypmod END AS modifier) m "
+            "LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
+            "LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation "
+            "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
+            "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            (self._schema, self._name),
+        )
+        return [_column(*row) for row in rows]
+
+    def unique_indexes(self) -> list[UniqueIndex]:
+        rows = self.query(
+            "SELECT c.relname, array_agg(a.attname::text ORDER BY k.place), i.indisvalid, "
+            "i.indimmediate, i.indpred IS NULL FROM pg_catalog.pg_index i "
+            "JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid "
+            "CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(number, place) "
+            "LEFT JOIN pg_catalog.pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = k.number AND k.number > 0 "
+            # Behind the key there are the columns of INCLUDE, which are not compared.
+            "WHERE i.indrelid = %s::regclass AND i.indisunique AND k.place <= i.indnkeyatts "
+            "GROUP BY c.relname, i.indisvalid, i.indimmediate, i.indpred IS NULL",
+            (self._table,),
+        )
+        return [_unique_index(*row) for row in rows]
+
+    def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
+        base = column.type
+        if isinstance(kind, DecimalTypeInfo):
+            return _digits_lacking(column, kind.precision, kind.scale) if base == "numeric" else ""
+        if not isinstance(kind, BasicTypeInfo):
+            return None if base in ("json", "jsonb", "text") else ""
+        if kind.name == "string":
+            return _objection_to_text(column)
+        if base not in _ACCEPTED.get(kind.name, ("bytea",)):
+            return ""
+        if base == "numeric":
+            return _digits_lacking(column, _DIGITS[kind.name], 0)
+        if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
+            return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
+        return None
+
+    def check_prepared_transactions(self) -> None:
+        if self.query("SHOW max_prepared_transactions") == [("0",)]:
+            raise ConfigurationError(
+                f"{self.where} does not allow prepared transactions, which exactly-once needs: "
+                "max_prepared_transactions is 0. Set it to the number of tasks times the epochs of "
+                "a checkpoint and one more, for example max_prepared_transactions = 100 in "
+                "postgresql.conf, and restart the server; or use mode='upsert', which needs none"
+            )
+
+    def check_privileges(self, mode: str) -> None:
+        needed = ("SELECT", "INSERT", "UPDATE") if mode == "upsert" else ("INSERT",)
+        rights = ", ".join(f"has_table_privilege(%s, '{right}')" for right in needed)
+        had = self.query(f"SELECT {rights}", (self._table,) * len(needed))[0]
+        lacking = [right for right, has in zip(needed, had, strict=True) if not has]
+        if lacking:
+            user = self.query("SELECT current_user")[0][0]
+            raise ConfigurationError(
+                f"{self.where}: user {user!r} may not {' and '.join(lacking)} on {self.target}. "
+                f"GRANT {', '.join(lacking)} ON {self._table} TO {_quoted(user)}"
+            )
+
+    # -- rows
+
+    def insert(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
+        self._copy(self._table, names, columns)
+
+    def upsert(
+        self, names: Sequence[str], key: Sequence[str], batches: Iterable[Sequence[pa.Array]]
+    ) -> None:
+        self._upsert(self._table, names, key, batches)
+
+    def begin_rehearsal(self) -> None:
+        # In a transaction, or a pooler might give the next statement to another connection.
+        self.begin()
+        self.execute(
+            f"CREATE TEMPORARY TABLE turnback_rehearsal (LIKE {self._table} INCLUDING ALL) "
+            "ON COMMIT DROP"
+        )
+
+    def rehearse(
+        self, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
+    ) -> None:
+        self.execute("SAVEPOINT before")
+        self._upsert("pg_temp.turnback_rehearsal", names, key, [columns])
+        self.execute("ROLLBACK TO SAVEPOINT before")
+
+    def _upsert(
+        self,
+        table: str,
+        names: Sequence[str],
+        key: Sequence[str],
+        batches: Iterable[Sequence[pa.Array]],
+    ) -> None:
+        listed = _listed(names)
+        keys = _listed(key)
+        rest = [_quoted(name) for name in names if name not in key]
+        updates = ", ".join(f"{name} = excluded.{name}" for name in rest)
+        self.execute(
+            f"CREATE TEMPORARY TABLE turnback_rows ON COMMIT DROP AS "
+            f"SELECT {listed} FROM {table} WITH NO DATA"
+        )
+        self.execute("ALTER TABLE turnback_rows ADD COLUMN turnback_order bigserial")
+        for columns in batches:
+            self._copy("turnback_rows", names, columns)
+        self.execute(
+            f"INSERT INTO {table} ({listed}) SELECT DISTINCT ON ({keys}) {listed} "
+            f"FROM turnback_rows ORDER BY {keys}, turnback_order DESC "
+            f"ON CONFLICT ({keys}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+        )
+
+    def _copy(self, table: str, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
+        rows = joined_rows([_copied(column) for column in columns], "\t")
+        statement = f"COPY {table} ({_listed(names)}) FROM STDIN"
+        cursor = self._connection.cursor()
+        with self._failures(), cursor.copy(statement) as copy:
+            for text in chunks(rows, "\n"):
+                copy.write(text + "\n")
+
+    # -- transactions
+
+    def begin(self, txn: TransactionId | None = None) -> None:
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    def limit_lock_wait(self, seconds: float) -> None:
+        self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds:g}s",))
+
+    def prepare(self, txn: TransactionId) -> None:
+        self.execute(f"PREPARE TRANSACTION {self._gid(txn)}")
+
+    def roll_back(self) -> None:
+        self.execute("ROLLBACK")
+
+    def commit_prepared(self, txn: TransactionId) -> bool:
+        try:
+            self.execute(f"COMMIT PREPARED {self._gid(txn)}")
+        except _UnknownTransactionError:
+            return False
+        return True
+
+    def roll_back_prepared(self, txn: TransactionId) -> None:
+        with suppress(_UnknownTransactionError):
+            self.execute(f"ROLLBACK PREPARED {self._gid(txn)}")
+
+    def prepared(self) -> list[TransactionId]:
+        rows = self.query(
+            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() "
+            "ORDER BY prepared"
+        )
+        parts = (gid.rpartition(":") for (gid,) in rows)
+        found = (TransactionId.parse(sink, branch) for sink, _, branch in parts)
+        return [txn for txn in found if txn is not None]
+
+    def _gid(self, txn: TransactionId) -> str:
+        return f"'{txn.name}'"  # plain ASCII without quotes
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        errors = self._psycopg.errors
+        try:
+            yield
+        except errors.UndefinedObject as error:
+            raise _UnknownTransactionError(self._told(error)) from None
+        except errors.InsufficientPrivilege as error:
+            raise ConfigurationError(self._told(error)) from None
+        except errors.LockNotAvailable as error:
+            raise LockTimeoutError(self._told(error)) from None
+        except self._psycopg.Error as error:
+            if self._connection.closed or isinstance(error, errors.AdminShutdown):
+                raise LostConnectionError(self._told(error)) from None
+            raise SinkError(self._told(error)) from None
+
+    def _told(self, error: Any) -> str:
+        diag = error.diag
+        told = diag.message_primary or str(error).strip()
+        if (diag.sqlstate or "")[:2] not in _ABOUT_ROWS:
+            parts = [told, *filter(None, (diag.message_detail, diag.message_hint))]
+            return f"{self.where}: {'. '.join(parts)}"
+        # What a row holds is nothing for a log: the detail has the whole row or its key, and the
+        # message quotes values unless it is about a constraint.
+        if not diag.constraint_name and not diag.column_name:
+            told = _QUOTED_VALUE.sub('"..."', told)
+        places = {"column": diag.column_name, "constraint": diag.constraint_name}
+        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in told]
+        if not named and (match := _COPIED_COLUMN.search(diag.context or "")):
+            named = [f"column {match[1]!r}"]
+        at = f" ({', '.join(named)} of {self.target})" if named else f" ({self.target})"
+        return f"{self.where}: {told}{at}"
+
+
+_ABOUT_ROWS = ("22", "23", "44", "P0")
+"""Classes of errors whose texts may hold values of rows."""
+_QUOTED_VALUE = re.compile(r'".*"', re.DOTALL)
+_COPIED_COLUMN = re.compile(r"^COPY .*, column ([^:,]+)", re.MULTILINE)
+
+
+class _UnknownTransactionError(SinkError):
+    """There is no such prepared transaction."""
+
+
+def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
+    for secret in filter(None, secrets):
+        reason = reason.replace(secret, "***")
+    reason = " ".join(reason.split())
+    told = f"{where} cannot be reached: {reason}"
+    for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
+        if sign in reason:
+            return ConfigurationError(
+                f"{told}. Check user, database and password: it is taken from the dsn, from the "
+                "variable that password_from names, or from PGPASSWORD"
+            )
+    return SinkError(f"{told}. Is the server running?")
+
+
+def _address(parameters: Mapping[str, str]) -> str:
+    host = parameters.get("host") or parameters.get("hostaddr") or os.environ.get("PGHOST", "local")
+    port = parameters.get("port") or os.environ.get("PGPORT", "5432")
+    database = parameters.get("dbname") or os.environ.get("PGDATABASE", "")
+    return f"{host}:{port}/{database}"
+
+
+def _column(
+    name: str,
+    base: str,
+    declared: str,
+    modifier: int,
+    not_null: bool,
+    default: str | None,
+    identity: str,
+    generated: bool,
+    deterministic: bool,
+) -> TableColumn:
+    limits = Limits(nullable=not not_null, nul=False)
+    if base == "varchar" and modifier > 0:
+        limits = replace(limits, most_characters=modifier - 4)
+    elif base == "bpchar" and modifier > 0:
+        limits = replace(limits, exact_characters=modifier - 4)
+    elif base == "bpchar":
+        limits = replace(limits, trailing_blanks=False)
+    folds = None
+    if base == "citext":
+        folds = "its type is citext, which does not tell upper from lower case; use text"
+    elif not deterministic:
+        folds = 'its collation is not deterministic; use COLLATE "C"'
+    numbered = bool(identity) or any(
+        (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
+    )
+    return TableColumn(
+        name=name,
+        type=base,
+        declared=declared,
+        required=not_null and default is None and not identity and not generated,
+        limits=limits,
+        generated=generated or identity == "a",
+        unique_by_itself=numbered or (default is None and not not_null),
+        folds=folds,
+        ignores_trailing_blanks=base == "bpchar",
+    )
+
+
+def _unique_index(
+    name: str, columns: list[str | None], valid: bool, immediate: bool, whole: bool
+) -> UniqueIndex:
+    problem = None
+    if not immediate:
+        problem = "its constraint is DEFERRABLE, and ON CONFLICT takes only those that are not"
+    elif not valid:
+        problem = "it is not valid; REINDEX it"
+    elif not whole:
+        problem = "it is for some of the rows only"
+    return UniqueIndex(name, tuple(columns), problem)
+
+
+def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
+    """Why a numeric column does not hold numbers of so many digits, `scale` of them decimals."""
+    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
+    if match is None:
+        return None
+    most = int(match[1])
+    decimals = int(match[2])
+    if decimals < scale:
+        return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
+    if most - decimals < digits - scale:
+        return f"it has {most - decimals} digits before the point, of {digits - scale}"
+    return None
+
+
+def _objection_to_text(column: TableColumn) -> str | None:
+    if column.type in _NOT_TEXT:
+        return ""
+    if column.type in _CHANGES_TEXT:
+        return "it would cut or change the text; use text or varchar"
+    if column.type.startswith("_") and column.type not in _ARRAYS:
+        return "it would change the elements of the array"
+    return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, names))
+
+
+def _copied(column: pa.Array) -> pa.Array:
+    """A column as COPY reads it."""
+    text = plain_text(column)
+    if pt.is_binary(column.type) or pt.is_large_binary(column.type):
+        text = pc.binary_join_element_wise(r"\\x", text, "")
+    elif pt.is_string(column.type) or pt.is_nested(column.type):
+        text = escaped(text, _ESCAPES)
+    elif pt.is_timestamp(column.type) and column.type.tz is not None:
+        text = pc.binary_join_element_wise(text, "+00", "")
+    return pc.fill_null(text, r"\N")

@@ -1,0 +1,130 @@
+"""Which values a column of a table takes, checked before they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from turnback.connectors.sql.text import plain_text
+from turnback.core.errors import SinkError
+
+_SHOWN = 40
+"""How many characters of a value an error shows: enough to find it, and no whole document."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a column takes of the values of its type.
+
+    Databases refuse some of the others, in words that name no column, and change some silently.
+
+    Attributes:
+        nullable: Whether it may be null.
+        most_characters: How long text may be.
+        exact_characters: How long text has to be; what is shorter would be padded.
+        most_bytes: How long binary values, or text in UTF-8, may be.
+        exact_bytes: How long binary values have to be.
+        trailing_blanks: Whether text may end with a blank; if not, it would be cut off or ignored.
+        nul: Whether text may hold the character 0.
+        only_finite: Whether it has neither NaN nor infinities.
+        negative_zero: Whether it tells -0.0 from 0.0.
+        members: The only texts that it takes.
+    """
+
+    nullable: bool = True
+    most_characters: int | None = None
+    exact_characters: int | None = None
+    most_bytes: int | None = None
+    exact_bytes: int | None = None
+    trailing_blanks: bool = True
+    nul: bool = True
+    only_finite: bool = False
+    negative_zero: bool = True
+    members: tuple[str, ...] | None = None
+
+
+def check_values(column: pa.Array, limits: Limits, where: str) -> None:
+    """Refuse values that a column does not take; `where` is what messages call it.
+
+    Raises:
+        SinkError: The message has the first such value, shortened.
+    """
+    if column.null_count and not limits.nullable:
+        raise SinkError(f"{where} takes no null; give a value, or drop such elements before")
+    for refused, reason in _refused(column, limits):
+        if pc.any(refused).as_py():
+            value = column[pc.index(refused, True).as_py()].as_py()
+            shown = repr(value)
+            if len(shown) > _SHOWN:
+                shown = f"{shown[:_SHOWN]}..."
+            raise SinkError(f"{where} does not take {shown}: {reason}")
+
+
+def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    """Which values are refused, and why."""
+    kind = column.type
+    if pt.is_floating(kind):
+        yield from _refused_floats(column, limits)
+    elif pt.is_string(kind) or pt.is_nested(kind):
+        yield from _refused_texts(plain_text(column), limits)
+    elif pt.is_binary(kind) or pt.is_large_binary(kind):
+        length = pc.binary_length(column)
+        if limits.most_bytes is not None:
+            yield pc.greater(length, limits.most_bytes), f"{limits.most_bytes} bytes are the most"
+        if limits.exact_bytes is not None:
+            yield (
+                pc.not_equal(length, limits.exact_bytes),
+                f"it would be padded to {limits.exact_bytes} bytes, or is longer",
+            )
+
+
+def _refused_floats(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    if limits.only_finite:
+        yield (
+            pc.invert(pc.is_finite(column)),
+            "the database has no NaN and no infinity; map them to None or to a number before",
+        )
+    if not limits.negative_zero:
+        zero = pc.equal(column, 0.0)
+        yield (
+            # Only the sign tells -0.0 from 0.0, and dividing by it shows the sign.
+            pc.and_(zero, pc.less(pc.divide(pa.scalar(1.0, column.type), column), 0.0)),
+            "the database would store 0.0; add 0.0 to it before",
+        )
+
+
+def _refused_texts(text: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    if not limits.nul:
+        yield (
+            pc.match_substring(text, "\0"),
+            "the database cannot store the character 0 in text; remove it before",
+        )
+    if limits.most_characters is not None:
+        yield (
+            pc.greater(pc.utf8_length(text), limits.most_characters),
+            f"{limits.most_characters} characters are the most",
+        )
+    if limits.exact_characters is not None:
+        yield (
+            pc.not_equal(pc.utf8_length(text), limits.exact_characters),
+            f"it would be padded to {limits.exact_characters} characters, or is longer; use a "
+            "column of text without a fixed length",
+        )
+    if limits.most_bytes is not None:
+        yield (
+            pc.greater(pc.binary_length(text), limits.most_bytes),
+            f"{limits.most_bytes} bytes are the most",
+        )
+    if not limits.trailing_blanks:
+        yield (
+            pc.ends_with(text, " "),
+            "blanks at its end would be lost, or ignored when keys are compared",
+        )
+    if limits.members is not None:
+        members = pa.array(limits.members, pa.string())
+        known = pc.is_in(text, value_set=members)
+        yield pc.and_(pc.is_valid(text), pc.invert(known)), "it is not one of the column's values"

@@ -1,0 +1,443 @@
+"""`DeltaSink`: rows of a Delta Lake table, through delta-rs (the extra 'delta')."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.compaction import Compaction, ConflictError
+from turnback.connectors.tables.delta_table import compaction_of, differences
+from turnback.connectors.tables.files import Layout, TableFile
+from turnback.connectors.tables.join import TARGET_BYTES
+from turnback.connectors.tables.schema import (
+    ChangeKind,
+    ColumnChange,
+    changed_table,
+    describe_problems,
+)
+from turnback.connectors.tables.sink import TableSink, commit_marks, found_join, sync_files
+from turnback.connectors.tables.stats import delta_stats
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
+from turnback.core.extras import require
+from turnback.sinks.base import CommitterContext, attempt_of, name_sink, version_of
+from turnback.sinks.identity import SinkIdentity
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.base import Storage
+from turnback.storage.local import LocalStorage
+from turnback.types.columns import stream_schema
+from turnback.types.typeinfo import TypeInfo
+
+KIND = "delta"
+_LOOK_BACK = 10
+"""How many versions are made durable that others may have written, when a job starts."""
+_HISTORY = 1000
+"""How many versions are looked at for the join that published something."""
+_DRIVER = ".driver"
+_FENCE = ".fence"
+_OWNER = "turnback.owner"
+_NONCE = version_of(1, 0) - 1
+"""Attempt and nonce of a driver are one number, as attempt and epoch are in a version."""
+
+
+class DeltaTarget:
+    """A Delta table. How far a sink is stands in its log as a transaction of the sink's app id.
+
+    Others beside it say which driver wrote it, and what was rolled back. One that all sinks of
+    Turnback have makes the commits of a job conflict with those of another that has taken the
+    table over.
+    """
+
+    def __init__(self, sink: DeltaSink, ctx: CommitterContext) -> None:
+        self._delta = require("deltalake", "delta", "DeltaSink")
+        self._sink = sink
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._directory_id = ctx.directory_id
+        self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
+        self._table: Any = None
+        self._synced: int | None = None
+        self._schema: pa.Schema | None = None
+
+    def check(self, type: TypeInfo | None) -> None:
+        if type is None:
+            return
+        schema = stream_schema(type)
+        self._check_types(schema)
+        table = self._open()
+        if table is None:
+            return
+        changes, others = differences(table, schema, self._sink.partition_by)
+        if self._sink.evolve_table:
+            changes = [change for change in changes if change.kind is not ChangeKind.ADD]
+        if changes or others:
+            raise ConfigurationError(
+                f"{self._name}: the stream does not fit the Delta table {self._sink.place}: "
+                f"{self._problems(changes, others)}. Change the stream or the table, or give "
+                "another path"
+            )
+
+    def adapt(self, type: TypeInfo) -> None:
+        schema = stream_schema(type)
+        with self._failures("add columns to"):
+            table = self._open()
+            added = [
+                c
+                for c in differences(table, schema, self._sink.partition_by)[0]
+                if c.kind is ChangeKind.ADD
+            ]
+            if added and self._sink.evolve_table:
+                fields = pa.schema([pa.field(change.column, change.here) for change in added])
+                table.alter.add_columns(
+                    self._delta.Schema.from_arrow(fields).fields,
+                    commit_properties=self._delta.CommitProperties(
+                        custom_metadata=self._commit_info
+                    ),
+                )
+        self._schema = schema
+
+    def _problems(self, changes: list[ColumnChange], others: list[str]) -> str:
+        return describe_problems(changes, others, f"delta.`{self._sink.place}`")
+
+    def _require_same(self) -> None:
+        """Refuse to write to a table that rows of the stream do not fit any more."""
+        if self._schema is not None:
+            changes, others = differences(self._table, self._schema, self._sink.partition_by)
+            if changes or others:
+                problems = self._problems(changes, others)
+                raise changed_table(self._name, "Delta", self._sink.place, problems)
+
+    def create(self, type: TypeInfo) -> None:
+        if self._open() is not None:
+            return
+        sink = self._sink
+        schema = self._delta.Schema.from_arrow(stream_schema(type))
+        try:
+            with self._failures("create"):
+                self._delta.DeltaTable.create(
+                    sink.uri,
+                    schema,
+                    partition_by=list(sink.partition_by),
+                    storage_options=sink.options or None,
+                )
+        except SinkError:
+            if self._open() is None:  # else another sink of the job was faster
+                raise
+
+    def exists(self) -> bool:
+        return self._open() is not None
+
+    def look(self) -> None:
+        with self._failures("read"):
+            if self._table is None:
+                self._table = self._open()
+            else:
+                self._table.update_incremental()
+            if self._table is not None:
+                self._require_same()
+                self._sync()
+                return
+        raise SinkError(
+            f"{self._name}: there is no Delta table at {self._sink.place} any more. Put it back, "
+            "or start the job again to have it created"
+        )
+
+    def remembered(self, identity: SinkIdentity) -> Mark | None:
+        app = _app_id(identity)
+        with self._failures("read"):
+            version, driver, fence = (
+                self._table.transaction_version(app + part) for part in ("", _DRIVER, _FENCE)
+            )
+        if version is None:
+            return None
+        if driver is None:  # written before targets were told of job directories
+            return Mark(identity, int(version), attempt_of(int(version)))
+        nonce = int(driver) & _NONCE
+        short = f"{nonce:010x}" if nonce else ""
+        return Mark(identity, int(version), attempt_of(int(driver)), short, int(fence or 0))
+
+    def referenced(self, paths: Collection[str]) -> set[str]:
+        with self._failures("read"):
+            actions = pa.table(self._table.get_add_actions(flatten=True))
+            return set(paths) & {unquote(path) for path in actions.column("path").to_pylist()}
+
+    def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
+        told = commit_marks(_app_id(mark.identity), mark, join)
+        self._append(files, mark, told)
+
+    def mark(self, mark: Mark) -> None:
+        self._append((), mark, {})
+
+    def _append(self, files: Sequence[TableFile], mark: Mark, told: dict[str, str]) -> None:
+        transaction = require("deltalake.transaction", "delta", "DeltaSink")
+        now = int(time.time() * 1000)
+        actions = [
+            transaction.AddAction(file.path, file.length, file.partition, now, True, file.stats)
+            for file in files
+        ]
+        with self._failures("commit to"):
+            table = self._table
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                list(self._sink.partition_by),
+                commit_properties=self._properties(mark, told),
+            )
+            self._table.update_incremental()
+            self._sync()
+
+    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
+        with self._failures("read the history of"):
+            return found_join(self._table.history(_HISTORY), _app_id(identity), version)
+
+    def merge(self, rows: pa.Table, mark: Mark) -> None:
+        # Columns that only the table has keep their values.
+        values = {f"`{name}`": f"new.`{name}`" for name in rows.column_names}
+        same = " AND ".join(f"old.`{column}` = new.`{column}`" for column in self._sink.key)
+        with self._failures("merge into"):
+            self._table.merge(
+                rows,
+                same,
+                source_alias="new",
+                target_alias="old",
+                commit_properties=self._properties(
+                    mark, commit_marks(_app_id(mark.identity), mark, "")
+                ),
+            ).when_matched_update(values).when_not_matched_insert(values).execute()
+            self._sync()
+
+    def version(self) -> str:
+        return str(self._table.version())
+
+    def plan_compaction(self) -> Compaction:
+        with self._failures("read"):
+            self._table = self._open()
+            actions = self._table and pa.table(self._table.get_add_actions(flatten=True))
+        if actions is None:
+            raise SinkError(f"{self._name}: there is no Delta table at {self._sink.place}")
+        return compaction_of(actions, self.version())
+
+    def compact(self, alone: AbstractContextManager[Any]) -> int:
+        # Files can be added while others are joined, but not rows replaced.
+        held = alone if self._sink.mode == "upsert" else nullcontext()
+        with held, self._failures("compact"):
+            self._table.update_incremental()
+            done = self._table.optimize.compact(
+                target_size=TARGET_BYTES,
+                commit_properties=self._delta.CommitProperties(custom_metadata=self._commit_info),
+            )
+            self._sync()
+            return int(done["numFilesRemoved"])
+
+    def _sync(self) -> None:
+        """Make durable what delta-rs has written, perhaps in a process that died before this."""
+        storage = self._sink.storage()
+        newest = self._table.version()
+        first = self._synced + 1 if self._synced is not None else max(0, newest - _LOOK_BACK)
+        for version in range(first, newest + 1):
+            entry = f"_delta_log/{version:020d}.json"
+            try:
+                files = [entry, *self._added_by_library(entry)]
+                sync_files(storage, (f"{storage.uri}/{path}" for path in files))
+            except (NotFoundError, FileNotFoundError):
+                continue  # it is so old that it was cleaned up
+        self._synced = newest
+
+    def _added_by_library(self, entry: str) -> list[str]:
+        """The files that a merge or a compaction has written; those of tasks are durable."""
+        storage = self._sink.storage()
+        if not isinstance(storage, LocalStorage):
+            return []
+        actions = [json.loads(line) for line in storage.get(entry).splitlines()]
+        if self._sink.mode == "append" and not any("remove" in action for action in actions):
+            return []
+        return [unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+    def _open(self) -> Any:
+        """The table as it is now; None if there is none."""
+        exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
+        sink = self._sink
+        with self._failures("open"):
+            try:
+                return self._delta.DeltaTable(sink.uri, storage_options=sink.options or None)
+            except exceptions.TableNotFoundError:
+                return None
+
+    def _properties(self, mark: Mark, told: dict[str, str]) -> Any:
+        app = _app_id(mark.identity)
+        transaction = self._delta.Transaction
+        if mark.identity.directory_id:
+            driver = version_of(mark.attempt, int(mark.nonce or "0", 16))
+            transactions = [
+                transaction(app, mark.version),
+                transaction(app + _DRIVER, driver),
+                transaction(app + _FENCE, mark.fence),
+            ]
+        else:  # drivers that only know this one must be kept out by it
+            transactions = [transaction(app, max(mark.version, mark.fence))]
+        if self._directory_id:
+            transactions.append(transaction(_OWNER, int(self._directory_id, 16)))
+        return self._delta.CommitProperties(
+            app_transactions=transactions, custom_metadata=self._commit_info | told
+        )
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        for field in schema:
+            try:
+                self._delta.Schema.from_arrow(pa.schema([field]))
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{self._name}: Delta has no type for column {field.name!r} ({field.type}); "
+                    "convert it before the sink, a time of day to a string for example"
+                ) from error
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
+        try:
+            yield
+        except TableChangedError:
+            self._table = None
+            raise
+        except exceptions.CommitFailedError as error:
+            self._table = None
+            raise ConflictError(str(error).partition("\n")[0]) from error
+        except Exception as error:
+            self._table = None
+            reason = str(error).partition("\n")[0]
+            raise SinkError(
+                f"{self._name}: cannot {what} the Delta table {self._sink.place}: {reason}"
+            ) from error
+
+
+def _app_id(identity: SinkIdentity) -> str:
+    place = f"{identity.directory_id}-" if identity.directory_id else ""
+    return f"turnback-{place}{identity.job_id}-{identity.uid}"
+
+
+class DeltaSink(TableSink):
+    """Writes a Delta Lake table; every row is in it once, from the version its checkpoint made.
+
+    Tasks write Parquet files below the table. When the checkpoint is complete the driver commits
+    the files of its epochs as one version of the table, together with a transaction of the Delta
+    log (`txn`) that says how far this sink of this job is. Other writers may write to the table as
+    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
+    `take_over_sinks` is set.
+
+    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
+    several elements with one key the last counts, if one task has written them: use `key_by` with
+    the key before the sink.
+
+    An empty string in a partition column is null to readers, as Delta defines it.
+
+    Args:
+        path: The table: a directory that driver and executors share, or `s3://bucket/path`.
+            Created, with the columns of the stream, when missing.
+        partition_by: The columns that divide the table.
+        mode: "append" or "upsert".
+        key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        write_every: Write the table after so many checkpoints, and join the small files of their
+            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
+            the job write what waits.
+        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
+        compact_files: Join small files that the table has, beside the job, whenever it has added so
+            many; `turnback compact` does so once. No row changes, and older versions stay.
+        evolve_table: Add columns to the table that the stream has and the table does not; without
+            it, such a job is refused.
+        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or `deltalake` is not installed.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        key: Sequence[str] = (),
+        *,
+        write_every: int = 1,
+        write_bytes: int | str | None = None,
+        compact_files: int | None = None,
+        evolve_table: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
+        )
+        require("deltalake", "delta", "DeltaSink")
+        self.uri = self._location(path)
+        self.options = dict(storage_options or {})
+
+    @property
+    def place(self) -> str:
+        return self.uri
+
+    def storage(self) -> Storage:
+        return storage_of(StorageRef(self.uri, self.options))
+
+    def target(self, ctx: CommitterContext) -> DeltaTarget:
+        return DeltaTarget(self, ctx)
+
+    def layout(self, type: TypeInfo) -> Layout:
+        schema = stream_schema(type)
+        staged = self.mode == "upsert"
+        # Values of partition columns are in the log, not in the files.
+        dropped = () if staged else self.partition_by
+        return Layout(
+            kind=self.kind,
+            storage=self.storage(),
+            folder="",
+            schema=pa.schema([field for field in schema if field.name not in dropped]),
+            partition_by=dropped,
+            dropped=dropped,
+            key=self.key,
+            staged=staged,
+            stats=_no_stats if staged else delta_stats,
+        )
+
+    def describe(self) -> dict[str, str]:
+        return {**self._described(), ("uri" if "://" in self.uri else "path"): self.uri}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> DeltaSink:
+        """Recreate a sink from what `describe` returned."""
+        return cls(description.get("path") or description["uri"], **cls._arguments(description))
+
+    def unusable_here(self) -> str | None:
+        if "://" in self.uri or Path(self.uri).is_dir():
+            return None
+        return f"writes to {self.uri}, which is not on this machine. Go where it is mounted"
+
+    def _location(self, path: str | os.PathLike[str]) -> str:
+        if not isinstance(path, str | os.PathLike):
+            raise self._refused(f"path is a string or a Path, not {path!r}")
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            raise self._refused(f"{text!r} is not a path")
+        if "://" not in text:
+            return str(Path(text).absolute())
+        url = urlsplit(text)
+        if url.scheme == "file" and url.netloc in ("", "localhost"):
+            return unquote(url.path)
+        if url.scheme != "s3":
+            raise self._refused(f"{text!r} is neither a path nor s3://bucket/path")
+        return text.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.uri!r}, mode={self.mode!r})"
+
+
+def _no_stats(table: pa.Table) -> str:
+    return ""

@@ -1,0 +1,406 @@
+"""`IcebergSink`: rows of an Iceberg table, through PyIceberg (the extra 'iceberg')."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+
+from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.compaction import Compaction, ConflictError
+from turnback.connectors.tables.files import Layout, TableFile
+from turnback.connectors.tables.iceberg_compaction import JoinedFiles, describe, plan
+from turnback.connectors.tables.iceberg_schema import (
+    ADDITIVE,
+    differences,
+    evolve,
+    iceberg_schema,
+    other_problems,
+)
+from turnback.connectors.tables.schema import ColumnChange, changed_table, describe_problems
+from turnback.connectors.tables.sink import TableSink, commit_marks, found_join, sync_files
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.extras import require
+from turnback.sinks.base import CommitterContext, attempt_of, name_sink
+from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import Ownership
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.base import Storage
+from turnback.types.typeinfo import TypeInfo
+
+KIND = "iceberg"
+
+
+class IcebergTarget:
+    """An Iceberg table. How far a sink is stands in a property of it, set with each snapshot."""
+
+    def __init__(self, sink: IcebergSink, ctx: CommitterContext) -> None:
+        self._sink = sink
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
+        self._table: Any = None
+        self._synced: str | None = None
+        self._connected: Any = None
+        self._joined: JoinedFiles | None = None
+        self._schema: pa.Schema | None = None
+
+    def check(self, type: TypeInfo | None) -> None:
+        if type is None:
+            return
+        schema = iceberg_schema(type)
+        table = self._open()
+        if table is None:
+            return
+        changes, others = self._differences(table, schema)
+        if self._sink.evolve_table:
+            changes = [change for change in changes if change.kind not in ADDITIVE]
+        if changes or others:
+            raise ConfigurationError(
+                f"{self._name}: the stream does not fit the Iceberg table {self._sink.place}: "
+                f"{describe_problems(changes, others, self._sink.place)}. Change the stream or the "
+                "table, or name another table"
+            )
+
+    def adapt(self, type: TypeInfo) -> None:
+        schema = iceberg_schema(type)
+        with self._failures("change the columns of"):
+            table = self._open()
+            changes = [c for c in self._differences(table, schema)[0] if c.kind in ADDITIVE]
+            if changes and self._sink.evolve_table:
+                evolve(table, changes, self._summary)
+        self._schema = schema
+
+    def _differences(self, table: Any, schema: pa.Schema) -> tuple[list[ColumnChange], list[str]]:
+        others = other_problems(table, schema, self._sink.partition_by, self._sink.mode)
+        return differences(table, schema), others
+
+    def _require_same(self) -> None:
+        """Refuse to write to a table that rows of the stream do not fit any more."""
+        if self._schema is not None:
+            changes, others = self._differences(self._table, self._schema)
+            if changes or others:
+                problems = describe_problems(changes, others, self._sink.place)
+                raise changed_table(self._name, "Iceberg", self._sink.place, problems)
+
+    def exists(self) -> bool:
+        return self._open() is not None
+
+    def create(self, type: TypeInfo) -> None:
+        if self.exists():
+            return
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        catalog = self._catalog()
+        with self._failures("create"):
+            try:
+                with (
+                    catalog.create_table_transaction(
+                        self._sink.table, iceberg_schema(type)
+                    ) as transaction,
+                    transaction.update_spec() as spec,
+                ):
+                    for column in self._sink.partition_by:
+                        spec.add_identity(column)
+            except exceptions.TableAlreadyExistsError:
+                return  # another sink of the job was faster
+            except exceptions.NoSuchNamespaceError:
+                namespace = self._sink.table.rpartition(".")[0]
+                raise ConfigurationError(
+                    f"{self._name}: the catalog has no namespace {namespace!r}; create it first"
+                ) from None
+
+    def look(self) -> None:
+        self._table = self._open()
+        if self._table is None:
+            raise SinkError(
+                f"{self._name}: there is no Iceberg table {self._sink.place} any more. Put it "
+                "back, or start the job again to have it created"
+            )
+        with self._failures("sync"):
+            self._require_same()
+            self._sync()
+        # PyIceberg must not rebase by itself: the commit it met may be that of this sink by a newer
+        # driver, which has to be looked at. This changes the copy in memory only.
+        self._table.metadata.properties["commit.retry.num-retries"] = "0"
+
+    def remembered(self, identity: SinkIdentity) -> Mark | None:
+        value = self._table.properties.get(_property(identity))
+        if value is None:
+            return None
+        version, *others = value.split()
+        if not others:  # written before targets were told of job directories
+            return Mark(identity, int(version), attempt_of(int(version)))
+        attempt, fence, *nonce = others
+        return Mark(identity, int(version), int(attempt), "".join(nonce), int(fence))
+
+    def referenced(self, paths: Collection[str]) -> set[str]:
+        location = self._table.location().rstrip("/")
+        with self._failures("read"):
+            files = {task.file.file_path for task in self._table.scan().plan_files()}
+        return {path for path in paths if f"{location}/{path}" in files}
+
+    def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
+        location = self._table.location().rstrip("/")
+        paths = [f"{location}/{file.path}" for file in files]
+        with self._failures("commit to"):
+            transaction = self._table.transaction()
+            # Names have random parts, and the version is looked at: no file can be there twice.
+            summary = self._summary | commit_marks(_property(mark.identity), mark, join)
+            transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+            self._commit(transaction, mark)
+
+    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
+        snapshots = sorted(
+            self._table.snapshots(),
+            key=lambda snapshot: snapshot.sequence_number or 0,
+            reverse=True,
+        )
+        summaries = (one.summary.additional_properties for one in snapshots if one.summary)
+        return found_join(summaries, _property(identity), version)
+
+    def mark(self, mark: Mark) -> None:
+        with self._failures("commit to"):
+            transaction = self._table.transaction()
+            self._add_empty_snapshot(transaction)
+            self._commit(transaction, mark)
+
+    def merge(self, rows: pa.Table, mark: Mark) -> None:
+        with self._failures("merge into"):
+            transaction = self._table.transaction()
+            summary = self._summary | commit_marks(_property(mark.identity), mark, "")
+            result = transaction.upsert(
+                rows, join_cols=list(self._sink.key), snapshot_properties=summary
+            )
+            if not result.rows_updated and not result.rows_inserted:
+                self._add_empty_snapshot(transaction)
+            self._commit(transaction, mark)
+
+    def plan_compaction(self) -> Compaction:
+        self.look()
+        with self._failures("read"):
+            return describe(self._table, plan(self._table), self.version())
+
+    def compact(self, alone: AbstractContextManager[Any]) -> int:
+        with self._failures("compact"):
+            if self._joined is None:
+                self._joined = JoinedFiles(self._table, self._sink.storage())
+        with alone, self._failures("compact"):
+            self.look()
+            self._table, replaced = self._joined.commit(self._table, self._summary)
+            self._joined = None
+            self._sync()
+        if not replaced:
+            raise ConflictError("the files it has joined were changed")
+        return replaced
+
+    def version(self) -> str:
+        snapshot = self._table.current_snapshot()
+        return str(snapshot.snapshot_id) if snapshot is not None else "none"
+
+    def _add_empty_snapshot(self, transaction: Any) -> None:
+        """Let a commit without data conflict with others: a property alone does not."""
+        update = transaction.update_snapshot(snapshot_properties=self._summary)
+        with update.fast_append():
+            pass
+
+    def _commit(self, transaction: Any, mark: Mark) -> None:
+        if mark.identity.directory_id:
+            value = f"{mark.version} {mark.attempt} {mark.fence} {mark.nonce}".rstrip()
+        else:  # drivers that only know the number must be kept out by it
+            value = str(max(mark.version, mark.fence))
+        transaction.set_properties({_property(mark.identity): value})
+        self._table = transaction.commit_transaction()
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make durable what PyIceberg has written, perhaps in a process that died before this."""
+        if self._table.metadata_location != self._synced:
+            sync_files(self._sink.storage(), self._newest_files())
+            self._synced = self._table.metadata_location
+
+    def _newest_files(self) -> Iterator[str]:
+        """The files of the current snapshot, as URIs."""
+        table = self._table
+        yield table.metadata_location
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id:
+                yield manifest.manifest_path
+                if self._sink.mode == "upsert":
+                    entries = manifest.fetch_manifest_entry(table.io)
+                    yield from (entry.data_file.file_path for entry in entries)
+
+    def _catalog(self) -> Any:
+        if self._connected is None:
+            with self._failures("find the catalog of"):
+                self._connected = self._sink.load_catalog()
+        return self._connected
+
+    def _open(self) -> Any:
+        """The table as it is now; None if there is none."""
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        catalog = self._catalog()
+        with self._failures("open"):
+            try:
+                return catalog.load_table(self._sink.table)
+            except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
+                return None
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        try:
+            yield
+        except (ConfigurationError, SinkError):
+            raise
+        except exceptions.CommitFailedException as error:
+            raise ConflictError(str(error)) from error
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: cannot {what} the Iceberg table {self._sink.place}: "
+                f"{type(error).__name__}: {self._sink.without_secrets(str(error))}"
+            ) from error
+
+
+def _property(identity: SinkIdentity) -> str:
+    digest = blake2b(identity.hashed, digest_size=8).hexdigest()
+    return f"turnback.version.{digest}"
+
+
+@lru_cache(maxsize=8)
+def _location(catalog: tuple[tuple[str, str], ...] | str, table: str) -> str:
+    """Where a table is; asked once in each process that writes."""
+    return str(_load(catalog).load_table(table).location()).rstrip("/")
+
+
+def _load(catalog: tuple[tuple[str, str], ...] | str) -> Any:
+    load_catalog = require("pyiceberg.catalog", "iceberg", "IcebergSink").load_catalog
+    if isinstance(catalog, str):
+        return load_catalog(catalog)
+    properties = dict(catalog)
+    return load_catalog(properties.pop("name", "default"), **properties)
+
+
+class IcebergSink(TableSink):
+    """Writes an Iceberg table; every row is in it once, from the snapshot its checkpoint made.
+
+    Tasks write Parquet files below the table's location. When the checkpoint is complete the driver
+    adds the files of its epochs as one snapshot of the table, and in the same commit sets a
+    property that says how far this sink of this job is. Other writers may write to the table as
+    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
+    `take_over_sinks` is set.
+
+    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
+    several elements with one key the last counts, if one task has written them: use `key_by` with
+    the key before the sink.
+
+    Args:
+        catalog: The properties of the catalog, as PyIceberg takes them, and its `name` if it is not
+            "default"; or the name of one that PyIceberg's own configuration has on the driver and
+            all executors. Properties may hold passwords: they are never stored or shown.
+        table: Its name, as `namespace.table`; created, with the columns of the stream, when
+            missing. The namespace has to exist.
+        partition_by: The columns that divide the table, by their values.
+        mode: "append" or "upsert".
+        key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        write_every: Write the table after so many checkpoints, and join the small files of their
+            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
+            the job write what waits.
+        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
+        compact_files: Join small files that the table has, beside the job, whenever it has added so
+            many; `turnback compact` does so once. No row changes, and older versions stay.
+        evolve_table: Add columns to the table that the stream has and the table does not; without
+            it, such a job is refused. A column that the
+            stream has made wider, such as int to bigint, becomes wider in the table.
+        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or `pyiceberg` is not installed.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        catalog: str | Mapping[str, str],
+        table: str,
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        key: Sequence[str] = (),
+        *,
+        write_every: int = 1,
+        write_bytes: int | str | None = None,
+        compact_files: int | None = None,
+        evolve_table: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
+        )
+        require("pyiceberg", "iceberg", "IcebergSink")
+        if not isinstance(catalog, str | Mapping) or not catalog:
+            raise self._refused("catalog is the properties of a catalog, or the name of one")
+        if not isinstance(table, str) or not all(table.split(".")) or "." not in table:
+            raise self._refused(f"table is 'namespace.table', not {table!r}")
+        self.table = table
+        self.options = dict(storage_options or {})
+        self._catalog = catalog if isinstance(catalog, str) else tuple(sorted(catalog.items()))
+
+    @property
+    def place(self) -> str:
+        return self.table
+
+    def load_catalog(self) -> Any:
+        """Connect to the catalog."""
+        return _load(self._catalog)
+
+    def without_secrets(self, text: str) -> str:
+        """A message without what the catalog's properties say."""
+        values = () if isinstance(self._catalog, str) else [value for _, value in self._catalog]
+        for value in sorted(map(str, values), key=len, reverse=True):
+            if len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+    def storage(self) -> Storage:
+        return storage_of(StorageRef(_location(self._catalog, self.table), self.options))
+
+    def ownership(self, ctx: CommitterContext) -> Ownership | None:
+        return super().ownership(ctx) if self.target(ctx).exists() else None
+
+    def target(self, ctx: CommitterContext) -> IcebergTarget:
+        return IcebergTarget(self, ctx)
+
+    def layout(self, type: TypeInfo) -> Layout:
+        staged = self.mode == "upsert"
+        return Layout(
+            kind=self.kind,
+            storage=self.storage(),
+            folder="data/",
+            schema=iceberg_schema(type),
+            partition_by=() if staged else self.partition_by,
+            key=self.key,
+            staged=staged,
+        )
+
+    def describe(self) -> dict[str, str]:
+        described = {**self._described(), "table": self.table}
+        if isinstance(self._catalog, str):
+            described["catalog"] = self._catalog
+        return described
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> IcebergSink | None:
+        """Recreate a sink from what `describe` returned; None if only the program knows how."""
+        if "catalog" not in description:
+            return None
+        return cls(description["catalog"], description["table"], **cls._arguments(description))
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.table!r}, mode={self.mode!r})"
