@@ -170,7 +170,7 @@ class Soak:
                 time.sleep(step.delay_s)
             self._kill(victim, step.pick)
         # A supervisor that dies alone is replaced; if the driver dies as well, nobody may be left.
-        may_end = len(step.victims) > 1 and Victim.SUPERVISOR in step.victims
+        may_end = Victim.SUPERVISOR in step.victims and set(step.victims) != {Victim.SUPERVISOR}
         self._await_progress(self._reader.epoch, allowed_to_end=may_end)
 
     def _kill_server(self, step: Step) -> None:

@@ -32,11 +32,11 @@ class Kind(StrEnum):
     JVM = "jvm"
     """Kill the JVM of the driver."""
     WORKER = "worker"
-    """Kill a Python worker, or the process that forks them."""
+    """Kill Python workers, or the process that forks them."""
     SUPERVISOR = "supervisor"
-    """Kill the supervisor."""
+    """Kill the supervisor, and the one that the driver starts then."""
     EXECUTOR = "executor"
-    """Kill an executor."""
+    """Kill executors."""
     DATABASE = "database"
     """Kill the database, and start it again."""
     BROKER = "broker"
@@ -52,9 +52,9 @@ class Kind(StrEnum):
 _WEIGHTS = {
     Kind.DRIVER: 3,
     Kind.JVM: 3,
-    Kind.WORKER: 14,
-    Kind.SUPERVISOR: 9,
-    Kind.EXECUTOR: 16,
+    Kind.WORKER: 9,
+    Kind.SUPERVISOR: 6,
+    Kind.EXECUTOR: 9,
     Kind.DATABASE: 10,
     Kind.BROKER: 4,
     Kind.SAVEPOINT: 2,
@@ -62,12 +62,17 @@ _WEIGHTS = {
     Kind.TWICE: 2,
 }
 _LONGEST_DELAY_S = {
+    Kind.WORKER: 2.0,
+    Kind.SUPERVISOR: 2.0,
+    Kind.EXECUTOR: 2.0,
     Kind.DATABASE: 3.0,
     Kind.BROKER: 3.0,
     Kind.SAVEPOINT: 2.5,
     Kind.SUPERVISOR_DRIVER: 4.0,
     Kind.TWICE: 9.0,
 }
+_SEVERAL = (Kind.WORKER, Kind.SUPERVISOR, Kind.EXECUTOR)
+"""Of these up to three are killed, one shortly after the other."""
 _FIRST = (Victim.DRIVER, Victim.JVM)
 _SECOND = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.JVM, Victim.SUPERVISOR)
 
@@ -140,6 +145,8 @@ def _step(number: int, kind: Kind, choose: random.Random, spared: frozenset[Vict
         victims = tuple(
             choose.choice([v for v in among if v not in spared]) for among in (_FIRST, _SECOND)
         )
+    elif kind in _SEVERAL:
+        victims = (Victim(kind.value),) * choose.randint(1, 3)
     else:
         victims = (Victim(kind.value),)
     return Step(
