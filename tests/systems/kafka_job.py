@@ -24,7 +24,7 @@ from turnback import (
     Types,
 )
 from turnback.connectors.kafka import client as kafka_client
-from turnback.sinks.base import Committer, CommitterContext, WriterContext
+from turnback.sinks.base import ClosingCommitter, Committer, CommitterContext, WriterContext
 from turnback.state.files import StorageRef
 from turnback.storage.local import LocalStorage
 from turnback.types.columns import Batch
@@ -214,6 +214,8 @@ def live(job: SinkJob, directory: Path, killer: Killer) -> None:
         committer.commit(prepared)
         storage.put(path, msgspec.msgpack.encode(Manifest(epoch)))
         at("after the commit is recorded")
+    if isinstance(committer, ClosingCommitter):
+        committer.close()
 
 
 def run_life(
