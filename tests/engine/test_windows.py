@@ -98,7 +98,7 @@ def test_by_the_clock(tmp_path: Path) -> None:
 
 
 def test_sessions_by_the_clock(tmp_path: Path) -> None:
-    sessions = ProcessingTimeSessionWindows.with_gap(Time(400))
+    sessions = ProcessingTimeSessionWindows.with_gap(Time(2000))
     with JobHarness(windowed(lambda s: s.window(sessions), stamped=False), tmp_path) as job:
         job.push("s", ("a", 1))
         job.push("s", ("a", 2))
