@@ -127,7 +127,7 @@ def _name_of(function: object) -> str:
 
 def _frame(spark: SparkSession, ctx: CommitterContext, output: StagedOutput) -> DataFrame:
     # Tasks cannot use, nor always be sent, what tells the driver of attempts and other jobs.
-    of_task = replace(ctx, attempts=None, other_jobs=None)
+    of_task = replace(ctx, attempts=None, other_jobs=None, promised=None)
     reader = StagedReader(of_task, output.type, output.parts)
     # Not `spark.range`, whose known small size Spark would take for that of what is read.
     count = len(reader.parts)
