@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from simulation.world import Process, World
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
+from turnback.driver.engine import EpochInput, Sources
 from turnback.driver.job import JobSpec
 from turnback.driver.merger import MergeTask
 from turnback.program.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
-from turnback.spark.engine import EpochInput, Sources
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StateFile, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage
@@ -60,6 +61,12 @@ class SimEngine:
     def __init__(self, world: World, process: Process, input: Input) -> None:
         self.world, self.process, self.input = world, process, input
         self.tasks = 0
+
+    def stream_counts(self, plan: Plan) -> dict[str, int]:
+        return {source.uid: 1 for source in plan.sources}
+
+    def pickle(self, value: object) -> bytes:
+        return pickle_by_value(value)
 
     def run_tasks(self, description: str, tasks: Sequence[Any]) -> list[Any]:
         return [merged(task) if isinstance(task, MergeTask) else task.run() for task in tasks]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from turnback.driver.given_elements import encode_collection
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import KeyedProcessFunction, Row, Types, ValueStateDescriptor
 from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.driver.given_elements import encode_collection
 from turnback.types.columns import Batch
 from turnback.types.frozen import Freezer
 from turnback.types.hints import as_type
