@@ -62,5 +62,5 @@ def test_a_checkpoint_that_a_replaced_driver_has_abandoned_too_late() -> None:
     directory.record_attempt(2, abandoned=(manifest.number,))
     require_kept_output(directory, snapshot)
     directory.record_attempt(4, abandoned=(manifest.number,))
-    with pytest.raises(ConfigurationError, match="rolled back when attempt 4 was started"):
+    with pytest.raises(ConfigurationError, match="rolled back in attempt 4"):
         require_kept_output(directory, snapshot)

@@ -67,7 +67,8 @@ def rows_of(place, sink):
 
 def test_staged_output_is_listed_and_settled_without_the_program(place, ledger):
     place.die()
-    promised, left = rows_of(place, "ledger")
+    promised, published, left = rows_of(place, "ledger")
+    assert (published.state, published.epoch) == ("left behind", 1)  # only its files are left
     assert (promised.kind, promised.state, promised.epoch, promised.rows) == (
         "write-ahead", "promised", 2, 2,
     )  # fmt: skip
@@ -90,7 +91,7 @@ def test_staged_output_that_is_dropped(place, ledger):
 
 def test_staged_output_that_somebody_has_removed(place, ledger):
     place.die()
-    promised, _ = rows_of(place, "ledger")
+    promised, *_ = rows_of(place, "ledger")
     place.job.storage.delete(promised.path)
     assert "2 rows of epoch 2 are lost" in rows_of(place, "ledger")[0].problem
 

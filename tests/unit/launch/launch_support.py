@@ -46,7 +46,7 @@ class Launches:
                 self.kill(process)
 
 
-def until(what: Callable[[], object], seconds: float = 30) -> None:
+def until(what: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it took too long"
