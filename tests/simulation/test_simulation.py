@@ -37,13 +37,6 @@ def test_a_seed_gives_the_same_story_again(sinks: str) -> None:
     assert stories[0] == stories[1]
 
 
-def test_a_job_that_is_created_while_its_start_is_checked() -> None:
-    """Driver 1 finds no job, sleeps, and goes on from a checkpoint that others took meanwhile."""
-    played = simulate("--seed", "676", "--sinks", "kafka")
-    assert played.returncode == 0, played.stderr
-    assert "driver 1: get job.json -- pause" in played.stdout
-
-
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_defect_is_noticed(plant: str) -> None:
     played = simulate("--seeds", "2000", "--plant", plant)
