@@ -5,6 +5,7 @@ What an attempt starts from is decided durably before anything of other attempts
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import pytest
 from job_support import COUNTED, Count, Jobs
 from saved_jobs import feed, save
 from turnback import FileSink
-from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
+from turnback.api.client import JobClient
+from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
+from turnback.driver import runner
+from turnback.driver.matched import commit_promised
+from turnback.job.directory import JobDirectory
 
 SAVED = [("a", 1), ("a", 2), ("b", 1)]
 
@@ -150,3 +155,55 @@ def test_a_fresh_start_leaves_nothing_staged(
     assert two_sinks.staged() == []
     assert "1 files with" in caplog.text
     assert "that sink 'a' had written and not published before the job was started" in caplog.text
+
+
+def test_a_start_that_was_overtaken_turns_nothing_back(
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver is about to commit what the newest checkpoint has promised."""
+    monkeypatch.setattr(JobDirectory, "require_free", lambda self: None)
+    overtaken = threading.Event()
+    refused = threading.Event()
+    other: list[JobClient] = []
+
+    def commit(*args: Any) -> None:
+        if not other:
+            other.append(two_sinks.jobs.start(two_sinks.program(), bounded=True))
+            assert overtaken.wait(60)
+        else:
+            overtaken.set()
+            assert refused.wait(60)
+        commit_promised(*args)
+
+    monkeypatch.setattr(runner, "commit_promised", commit)
+    with pytest.raises(FencedError, match="has taken over"):
+        two_sinks.run(start_from=two_sinks.saved)
+    refused.set()
+    other[0].result(60)
+    assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}
+
+
+def test_a_start_survives_that_its_checkpoint_is_dropped(two_sinks: TwoSinks) -> None:
+    """A driver that was replaced may still be about to drop an old checkpoint."""
+    first = two_sinks.jobs.checkpoints()[0]
+    with two_sinks.down("b", "recover"), pytest.raises(JobFailedError, match="b is down"):
+        two_sinks.run(start_from=first.name)
+    two_sinks.jobs.log().remove(first.number)
+    two_sinks.run()
+    assert set(two_sinks.out()["a"]) >= {*SAVED, ("c", 1)}
+
+
+def test_a_driver_stops_when_another_one_has_started_the_job_afresh(
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = JobDirectory.open
+
+    def open_late(self: JobDirectory) -> Any:
+        info = opened(self)
+        monkeypatch.setattr(JobDirectory, "open", opened)
+        self.renew()
+        return info
+
+    monkeypatch.setattr(JobDirectory, "open", open_late)
+    with pytest.raises(FencedError, match="another driver has started it afresh"):
+        two_sinks.run()

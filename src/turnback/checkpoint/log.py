@@ -4,6 +4,9 @@ Slots are numbered without gaps and written with put-if-absent. A new attempt pu
 the first free slot, which is the slot its predecessor would write next; fences are never deleted,
 so a predecessor that is still alive can never append again.
 
+An attempt that the user told to start from something else than the newest checkpoint puts that into
+the next slot, in a second fence. A driver that takes over either sees it there or has that slot.
+
 Checkpoints are deleted, and their slots are free again. A start that was held up between listing
 and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts only
 if it is still the newest slot after it was written.
@@ -23,6 +26,7 @@ from turnback.checkpoint.manifest import (
     Listing,
     Manifest,
     Slot,
+    StartPoint,
     Unreadable,
     decode,
     encode,
@@ -214,6 +218,18 @@ class CheckpointLog:
                 self._fence = fence
                 self._next = fence.number + 1
                 return fence
+
+    def record_start(self, start: StartPoint) -> None:
+        """Make durable what this attempt was told to start from, before it takes a checkpoint.
+
+        Every later start sees it: whoever takes over first does so in the very slot it needs.
+
+        Raises:
+            FencedError: A newer attempt has taken over, and goes on from something else.
+            CommitStateUnknownError: It may or may not have been written; nothing may be done that
+                follows from it.
+        """
+        self._put_next(msgspec.structs.replace(self.own_fence, start=start))
 
     def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
         """Make a checkpoint durable in the next slot.

@@ -191,6 +191,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
         return _files(self.state, self.sources)
 
 
+class StartPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user told an attempt to start from, instead of the newest checkpoint."""
+
+    checkpoint: Manifest | None = None
+    """One of the job's own. A copy: the driver that was replaced may be about to drop it."""
+    snapshot: str | None = None
+    """Where any other snapshot is, such as a savepoint."""
+    goes_on: bool = False
+    """Whether the job goes on from there although event time had ended."""
+
+
 class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="slot"):
     """The start of an attempt. It takes the slot an older attempt would write next."""
 
@@ -207,6 +218,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="s
     """The slots below that held manifests; every other slot below holds a fence."""
     ended: bool = False
     """Whether it marks the end of the attempt instead: all its checkpoints were deleted."""
+    start: StartPoint | None = None
+    """What the attempt was told to start from; only in the second fence of such an attempt."""
 
     @property
     def line(self) -> str:

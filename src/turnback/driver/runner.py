@@ -14,11 +14,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence
+from turnback.checkpoint.manifest import Fence, StartPoint
 from turnback.core.errors import (
     FINAL,
     REPLACED,
     ChangedFilesError,
+    FencedError,
     StorageError,
     TableChangedError,
     TurnbackError,
@@ -208,7 +209,7 @@ class JobRunner:
             commit_promised(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
-            self._record_start(log, fence.attempt, matched)
+            self._record_start(log, matched, told=first and self.spec.start_from is not None)
             roll_back_leftovers(sinks)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
@@ -242,19 +243,32 @@ class JobRunner:
         )
         self._fenced = fence.attempt
         self._attempts.add(fence.attempt)
+        self._require_same_job()
         return fence
 
-    def _record_start(self, log: CheckpointLog, attempt: int, matched: Matched | None) -> None:
+    def _require_same_job(self) -> None:
+        """Refuse to go on as a job that another driver has started afresh since this one began."""
+        info = self._directory.info()
+        if info is None or info.job_id != self._info.job_id:
+            raise FencedError(
+                f"job {self.spec.name!r}: another driver has started it afresh. Stop this driver"
+            )
+
+    def _record_start(self, log: CheckpointLog, matched: Matched | None, *, told: bool) -> None:
         """Make durable what an attempt starts from: other starts go on from there as well."""
-        snapshot = matched.snapshot if matched else None
         own = matched.own if matched else None
+        snapshot = matched.snapshot.origin.uri if matched and not own else None
+        goes_on = matched is not None and matched.goes_on
+        abandoned = abandoned_output(log, self._info.job_id, own)
+        if told:
+            log.record_start(StartPoint(checkpoint=own, snapshot=snapshot, goes_on=goes_on))
         self._directory.record_attempt(
-            attempt,
+            log.own_fence.attempt,
             checkpoint=own.number if own else None,
-            snapshot=snapshot.origin.uri if snapshot and not own else None,
-            abandoned=abandoned_output(log, self._info.job_id, own),
+            snapshot=snapshot,
+            abandoned=abandoned,
             started=self.spec.started,
-            goes_on=matched is not None and matched.goes_on,
+            goes_on=goes_on,
             commits_every_epoch=self.spec.settings.commits_every_epoch,
         )
 

@@ -16,6 +16,7 @@ from turnback.inspect.locations import display_path, is_below, resolved
 from turnback.inspect.model import View
 from turnback.inspect.summary import UNREADABLE
 from turnback.job.liveness import LOST, is_terminal
+from turnback.snapshot.find import resume_point
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, all_stores
 
@@ -149,9 +150,12 @@ def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
     numbers = log.numbers()
     try:
         newest = log.get(numbers[-1]).attempt if numbers else 0
+        point = resume_point(log, job.directory)
     except (StorageError, CheckpointError) as error:
-        raise StillNeededError(f"its newest attempt is not known: {error}") from error
+        raise StillNeededError(f"what it goes on from is not known: {error}") from error
     needed = {path for manifest in scan.manifests for path in manifest.files()}
+    if point is not None and point.manifest is not None:
+        needed.update(point.manifest.files())  # the log may have dropped it
     return {
         path: size
         for path, size in listed.items()

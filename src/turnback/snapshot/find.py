@@ -267,6 +267,10 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
             return ResumePoint(manifest=slot)
         if slot.ended:
             return None
+        if slot.start is not None:
+            start = slot.start
+            return ResumePoint(start.checkpoint, start.snapshot, start.goes_on)
+        # Otherwise what is in the log decides, unless an older version has written it.
         started = directory.attempt(slot.attempt)
         if started is None:
             continue
