@@ -10,7 +10,7 @@ import pytest
 from page_support import EVIL, Driving, World
 from playwright.sync_api import expect
 
-from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestProgress, RequestState
 from turnback.job.status import JobState
 from unit.web.web_support import TOKEN, served
 
@@ -47,7 +47,7 @@ def test_a_savepoint_is_asked_for_followed_and_found(look, base, driver):
     )
     row = page.locator(".request")
     expect(row).to_contain_text("requested")
-    driver.requests.report(request.id, Progress(3, 8, 5_000_000, int(time.time() * 1000)))
+    driver.requests.report(request.id, RequestProgress(3, 8, 5_000_000, int(time.time() * 1000)))
     expect(row).to_contain_text("3 of 8 parts")
     expect(row).to_contain_text("4.77 MiB")
     assert row.locator("progress").evaluate("bar => bar.value") == 3 / 8

@@ -22,7 +22,7 @@ from turnback.driver.context import JobContext
 from turnback.driver.engine import Engine, Task
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, surplus
 from turnback.job.directory import JobDirectory
-from turnback.job.request import Progress, Request, RequestKind, RequestOrigin
+from turnback.job.request import Request, RequestKind, RequestOrigin, RequestProgress
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import (
@@ -42,7 +42,7 @@ from turnback.storage.envelope import digest
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RequestProgress], None]
 
 CORES_PER_TASK = 4
 """One in so many of Spark's cores writes savepoints, the others are left to the epochs."""
@@ -139,7 +139,7 @@ class Exporter:
         total = len(tasks)
         written = 0
         few = max(1, self._engine.cores // CORES_PER_TASK)
-        on_progress(Progress(0, total, 0, started_ms))
+        on_progress(RequestProgress(0, total, 0, started_ms))
         for start in range(0, total, few):
             if self._stopped.is_set():
                 raise CheckpointError(
@@ -149,7 +149,7 @@ class Exporter:
             done = self._engine.run_tasks(description, tasks[start : start + few])
             results += done
             written += sum(map(size_of, done))
-            on_progress(Progress(len(results), total, written, started_ms))
+            on_progress(RequestProgress(len(results), total, written, started_ms))
         return results
 
 

@@ -113,7 +113,7 @@ class RequestResult(RequestOutcome, frozen=True, kw_only=True):
     attempt: int | None = None
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RequestProgress(msgspec.Struct, frozen=True):
     """How far a request has got: how many parts are done, and the bytes written so far."""
 
     done: int

@@ -28,10 +28,10 @@ from turnback.core.errors import (
 from turnback.core.ids import check_id, is_id
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
-    Progress,
     Request,
     RequestKind,
     RequestOutcome,
+    RequestProgress,
     RequestResult,
     RequestSpec,
     StopPoint,
@@ -107,10 +107,10 @@ class Requests:
     def result(self, id_: str) -> RequestResult | None:
         return self._read(_RESULT, id_, RequestResult)
 
-    def progress(self, id_: str) -> Progress | None:
+    def progress(self, id_: str) -> RequestProgress | None:
         """Return how far a request has got, `None` if that is not known."""
         try:
-            return self._read(_PROGRESS, id_, Progress)
+            return self._read(_PROGRESS, id_, RequestProgress)
         except (CorruptFileError, FormatVersionError) as error:
             self._warn_once(f"progress cannot be read: {error}")
             return None
@@ -119,7 +119,7 @@ class Requests:
         self,
         id_: str,
         timeout_s: float | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[RequestProgress], None] | None = None,
     ) -> RequestResult | None:
         """Wait until a request has ended.
 
@@ -175,7 +175,7 @@ class Requests:
                     requests.append(request)
         return requests
 
-    def report(self, id_: str, progress: Progress) -> None:
+    def report(self, id_: str, progress: RequestProgress) -> None:
         """Write down how far a request has got; if the storage refuses, that is left out."""
         try:
             self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
@@ -370,5 +370,5 @@ def _stop_point_path(id_: str, checkpoint: int) -> str:
     return f"{DIRECTORY}/{check_id(id_, 'request')}.decision-{checkpoint}.json"
 
 
-def _sealed(kind: str, document: Request | RequestResult | Progress | StopPoint) -> bytes:
+def _sealed(kind: str, document: Request | RequestResult | RequestProgress | StopPoint) -> bytes:
     return encode_document(kind, FORMAT, document)

@@ -23,7 +23,7 @@ from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
 from turnback.driver.service import RequestService
 from turnback.job.directory import JobDirectory
-from turnback.job.request import Progress, Request, RequestKind, RequestSpec, RequestState
+from turnback.job.request import Request, RequestKind, RequestProgress, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
@@ -346,7 +346,7 @@ class FakeExporter:
         if self.error is not None:
             raise self.error
         self.exported.append(manifest.number)
-        on_progress(Progress(1, 1, 0, created_ms))
+        on_progress(RequestProgress(1, 1, 0, created_ms))
         return SavepointMetadata(
             id=request.id,
             turnback_version="0",

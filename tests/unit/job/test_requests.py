@@ -7,11 +7,11 @@ from manual_clock import ManualClock
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StorageError
 from turnback.job.request import (
-    Progress,
     Request,
     RequestKind,
     RequestOrigin,
     RequestOutcome,
+    RequestProgress,
     RequestSpec,
     RequestState,
 )
@@ -129,7 +129,7 @@ def test_no_id_leads_anywhere_else(requests, storage, bad: str) -> None:
         lambda: requests.progress(bad),
         lambda: requests.wait(bad, 0),
         lambda: requests.finish(bad, RequestOutcome(DONE)),
-        lambda: requests.report(bad, Progress(0, 1, 0, 0)),
+        lambda: requests.report(bad, RequestProgress(0, 1, 0, 0)),
         lambda: Request(id=bad, kind=RequestKind.STOP, created_ms=0),
     ):
         with pytest.raises(ConfigurationError, match="is not the id of a request"):
@@ -258,10 +258,10 @@ def test_progress_is_shown_and_never_in_the_way(storage, requests) -> None:
     (id_,) = ask(requests)
     assert requests.progress(id_) is None
     for done in (1, 2):
-        requests.report(id_, Progress(done, 4, 100, 7))
-    assert requests.progress(id_) == Progress(2, 4, 100, 7)
+        requests.report(id_, RequestProgress(done, 4, 100, 7))
+    assert requests.progress(id_) == RequestProgress(2, 4, 100, 7)
     storage.fail("put", "progress")
-    requests.report(id_, Progress(3, 4, 100, 7))
+    requests.report(id_, RequestProgress(3, 4, 100, 7))
     storage.heal()
     storage.put(f"ops/{id_}.progress.json", b"rubbish")
     assert requests.progress(id_) is None
@@ -286,13 +286,13 @@ def test_waiting_sees_progress_and_the_result(storage, clock, requests) -> None:
     waiter = Requests(
         storage,
         Scripted(
-            lambda: requests.report(id_, Progress(1, 2, 10, 0)),
+            lambda: requests.report(id_, RequestProgress(1, 2, 10, 0)),
             lambda: None,
-            lambda: requests.report(id_, Progress(2, 2, 20, 0)),
+            lambda: requests.report(id_, RequestProgress(2, 2, 20, 0)),
             lambda: requests.finish(id_, RequestOutcome(DONE, path="/sp")),
         ),
     )
-    seen: list[Progress] = []
+    seen: list[RequestProgress] = []
     assert waiter.wait(id_, None, seen.append).path == "/sp"
     assert [progress.done for progress in seen] == [1, 2]
 
@@ -310,7 +310,7 @@ def test_pruning_keeps_the_newest_results_and_all_open_requests(requests, clock)
     ids = ask(requests, 5)
     waiting = ask(requests)
     for id_ in reversed(ids):
-        requests.report(id_, Progress(1, 1, 1, 1))
+        requests.report(id_, RequestProgress(1, 1, 1, 1))
         clock.set_now_ms(clock.now_ms() - 1_000)  # order follows the endings, not the clock
         requests.finish(id_, RequestOutcome(DONE))
     requests.prune(2)
@@ -334,7 +334,7 @@ def test_another_driver_prunes_by_the_time_of_the_result(storage, requests, cloc
 def test_a_crash_while_pruning_never_opens_a_request_again(storage, requests) -> None:
     for step in range(3):
         (id_,) = ask(requests)
-        requests.report(id_, Progress(1, 1, 1, 1))
+        requests.report(id_, RequestProgress(1, 1, 1, 1))
         requests.finish(id_, RequestOutcome(DONE))
         left = [step]
 
@@ -354,6 +354,6 @@ def test_a_crash_while_pruning_never_opens_a_request_again(storage, requests) ->
 
 
 def test_progress_without_a_request_goes(storage, requests) -> None:
-    requests.report("gone", Progress(1, 1, 1, 1))
+    requests.report("gone", RequestProgress(1, 1, 1, 1))
     requests.prune(10)
     assert storage.list("ops") == []

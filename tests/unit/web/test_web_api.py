@@ -7,7 +7,13 @@ import pytest
 from web_support import BEARER, TOKEN, Browser
 
 from turnback.inspect.model import JobDetail, RequestRow
-from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestSpec, RequestState
+from turnback.job.request import (
+    RequestKind,
+    RequestOutcome,
+    RequestProgress,
+    RequestSpec,
+    RequestState,
+)
 from turnback.job.requests import Requests
 from turnback.job.throughput import ThroughputLog
 from turnback.web import api
@@ -141,7 +147,7 @@ def test_a_request_is_followed(world, browser):
         "why",
         None,
     )
-    driver.report(row.id, Progress(1, 4, 100, 5))
+    driver.report(row.id, RequestProgress(1, 4, 100, 5))
     now = browser.api(f"/jobs/likes/requests/{row.id}").json()
     assert (now["state"], now["done"], now["total"], now["bytes"]) == ("RUNNING", 1, 4, 100)
     driver.finish(row.id, RequestOutcome(RequestState.COMPLETED, path="/saved/x"))
