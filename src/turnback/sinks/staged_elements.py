@@ -23,6 +23,7 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
+    aborted_on_failure,
     name_sink,
     open_handle,
     require_open,
@@ -194,12 +195,10 @@ class StagingWriter(SinkWriter):
     def _failures(self) -> Iterator[None]:
         """Remove what was staged on any failure; errors of storage and Arrow name the sink."""
         try:
-            yield
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, StorageError | pa.ArrowException):
-                raise SinkError(f"{self._name}: cannot stage elements: {error}") from error
-            raise
+            with aborted_on_failure(self):
+                yield
+        except (StorageError, pa.ArrowException) as error:
+            raise SinkError(f"{self._name}: cannot stage elements: {error}") from error
 
 
 def _storage(ctx: WriterContext | CommitterContext) -> Storage | None:

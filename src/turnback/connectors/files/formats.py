@@ -16,7 +16,13 @@ import pyarrow.parquet as pq
 
 from turnback.connectors.files.staging import StagedFile, attempt_directory, new_name
 from turnback.core.errors import SinkError
-from turnback.sinks.base import SinkWriter, WriterContext, name_sink, require_open
+from turnback.sinks.base import (
+    SinkWriter,
+    WriterContext,
+    aborted_on_failure,
+    name_sink,
+    require_open,
+)
 from turnback.sinks.ownership import SUFFIX
 from turnback.storage.directory import Access, make_directories, sync_upwards
 from turnback.types.columns import Batch
@@ -177,16 +183,14 @@ class FileWriter(SinkWriter):
     def _failures(self) -> Iterator[None]:
         """Remove the file on any failure; errors of the system and of Arrow name the sink."""
         try:
-            yield
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError):
-                raise SinkError(
-                    f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
-                    f"unfinished file was removed"
-                ) from error
-            if isinstance(error, pa.ArrowException):
-                raise SinkError(
-                    f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
-                ) from error
-            raise
+            with aborted_on_failure(self):
+                yield
+        except OSError as error:
+            raise SinkError(
+                f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
+                f"unfinished file was removed"
+            ) from error
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+            ) from error

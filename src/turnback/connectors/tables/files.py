@@ -30,6 +30,7 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
+    aborted_on_failure,
     name_sink,
     open_handle,
     require_open,
@@ -326,18 +327,16 @@ class TableWriter(SinkWriter):
     def _failures(self) -> Iterator[None]:
         """Remove the files on any failure; errors of the storage and of Arrow name the sink."""
         try:
-            yield
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, StorageError):
-                raise SinkError(
-                    f"{self._name}: cannot write below {self._layout.storage.uri}: {error}"
-                ) from error
-            if isinstance(error, pa.ArrowException):
-                raise SinkError(
-                    f"{self._name}: {self._ctx.type} cannot be written as Parquet: {error}"
-                ) from error
-            raise
+            with aborted_on_failure(self):
+                yield
+        except StorageError as error:
+            raise SinkError(
+                f"{self._name}: cannot write below {self._layout.storage.uri}: {error}"
+            ) from error
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"{self._name}: {self._ctx.type} cannot be written as Parquet: {error}"
+            ) from error
 
 
 def remove_noted(storage: Storage, names: FileNames, note: str) -> None:
