@@ -45,10 +45,11 @@ def test_the_job_of_the_readme_runs_as_printed_and_takes_checkpoints(tmp_path):
     assert "COMPLETED" in turnback("checkpoints", "social-media")
 
 
-def test_the_howto_shows_the_examples_as_they_are():
-    shown = [block for block in blocks(ROOT / "docs" / "howto.md", "python") if "class" in block]
-    for block, example in zip(shown, ("features.py", "profiles.py"), strict=True):
-        assert block in (ROOT / "examples" / example).read_text()
+@pytest.mark.parametrize("example", ["features.py", "profiles.py"])
+def test_the_page_on_transformations_shows_the_examples_as_they_are(example):
+    text = (ROOT / "examples" / example).read_text()
+    shown = blocks(ROOT / "docs" / "transformations.md", "python")
+    assert [block for block in shown if block in text] != []
 
 
 def test_the_page_on_time_shows_the_sensors_as_they_are():
@@ -98,11 +99,22 @@ def test_the_tutorial_runs(tmp_path):
         assert shown in done.stdout, (shown, done.stdout)
 
 
+def anchors(page: Path) -> set[str]:
+    """Those that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        if "://" in target:
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
 
 
 def test_configuration_shown_is_accepted(tmp_path, monkeypatch):
@@ -111,7 +123,7 @@ def test_configuration_shown_is_accepted(tmp_path, monkeypatch):
     path = tmp_path / "shown.yaml"
     monkeypatch.setenv("TURNBACK_CONF", str(path))
     accepted: dict[str, str] = {}
-    for shown in blocks(ROOT / "docs" / "howto.md", "yaml"):
+    for shown in blocks(ROOT / "docs" / "operations.md", "yaml"):
         path.write_text(shown)
         accepted |= Configuration.load().raw
     assert {"state.backend.type", "alerts.webhook"} <= accepted.keys()

@@ -305,7 +305,7 @@ def test_what_a_writer_refuses(jobs: Jobs, savepoint: Savepoint) -> None:
 
 
 def test_what_the_documentation_shows(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "howto.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (shown,) = (block for block in blocks if "SavepointWriter" in block)
     monkeypatch.chdir(jobs.directory)

@@ -87,7 +87,7 @@ def main(*words: str) -> int:
         del os.environ[name]  # this is no driver, and has no configuration
     archive = ClassArchive.locate()
     if archive is None:
-        print("no archive of classes can be used here: see docs/howto.md")
+        print("no archive of classes can be used here: see docs/operations.md")
         return 1
     if "--background" in words:
         os.nice(19)
