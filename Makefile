@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka services test check fetch compat sim soak soak-targets bench docs env clean
+.PHONY: help demo demo-kafka services test check fetch compat sim soak soak-targets bench docs site env clean
 
 help: ## what there is to make
 	@sed -n 's/^\([A-Za-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
@@ -39,11 +39,17 @@ services: env ## servers to develop against, until Ctrl-C: make services ONLY="k
 	@sh tests/services/install.sh
 	@PYTHONPATH=tests $(BIN)/python -m services $(ONLY)
 
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+site: env ## the documentation as a site, in .cache/site
+	$(SITE)
+
 check: env ## format, lint, types, import direction, unit tests: about a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(SITE)
 	TURNBACK_QUICK=1 $(PYTEST) -n 2 -m 'not slow' tests/unit
 
 test: fetch check ## everything CI runs, with real servers
