@@ -11,12 +11,12 @@ import pytest
 from services.kinesis import KEYS, MIDDLE, REGION, KinesisServer
 from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
-from turnback.checkpoint.manifest import kinesis_position
+from turnback.checkpoint.source_offsets import open_partitions
 from turnback.connectors.kinesis import shards as kinesis_shards
+from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.reader import KinesisReader
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
-from turnback.spark.partitions import partition_names
 from turnback.worker.message import EncodedError
 
 
@@ -92,7 +92,7 @@ def test_shards_are_read_in_order_and_numbered(kinesis):
         second: [f"b{n}" for n in range(30)],
     }
     assert query.numbers[first] == list(range(600))
-    assert partition_names(json.dumps(query.at)) == (f"{stream}/{first}", f"{stream}/{second}")
+    assert open_partitions(json.dumps(query.at)) == (f"{stream}/{first}", f"{stream}/{second}")
 
 
 def test_an_epoch_has_no_more_bytes_than_it_may(kinesis):
@@ -133,7 +133,7 @@ def test_children_are_read_after_their_parents_have_ended(kinesis):
     ends = kinesis_position(json.dumps(query.at))["shards"]
     assert [id for id, at in ends.items() if at.get("ended")] == [parent, left, right]
     # Shards that have ended hold nobody's event time back.
-    assert partition_names(json.dumps(query.at)) == (f"{stream}/{merged}",)
+    assert open_partitions(json.dumps(query.at)) == (f"{stream}/{merged}",)
 
 
 def test_nothing_new_is_no_epoch(kinesis):

@@ -6,11 +6,9 @@ of an attempt).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import msgspec
 
@@ -69,47 +67,6 @@ def add_malformed(
 def malformed_counts(positions: Mapping[str, SourcePosition]) -> dict[str, int]:
     """How many records were malformed up to these positions, of sources that had any."""
     return {uid: position.malformed for uid, position in positions.items() if position.malformed}
-
-
-def kafka_positions(offset: str | None) -> list[tuple[str, int, int]]:
-    """Topic, partition and next offset of an offset of Spark's Kafka connector; none of others."""
-    try:
-        topics = json.loads(offset or "")
-        return sorted(
-            (topic, int(partition), int(position))
-            for topic, partitions in topics.items()
-            for partition, position in partitions.items()
-        )
-    except (ValueError, TypeError, AttributeError):
-        return []
-
-
-def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
-    """Stream and next offset of an offset of a `RabbitMQSource`; none of others."""
-    position = _of_source(offset, "rabbitmq")
-    return sorted((stream, int(at)) for stream, at in position.get("next", {}).items())
-
-
-def rabbitmq_chunks(offset: str | None) -> dict[str, tuple[int, int]]:
-    """By which chunk each stream is known again; see `turnback.connectors.rabbitmq.reader`."""
-    chunks = _of_source(offset, "rabbitmq").get("chunks", {})
-    return {stream: (int(first), int(written)) for stream, (first, written) in chunks.items()}
-
-
-def kinesis_position(offset: str | None) -> dict[str, Any]:
-    """An offset of a `KinesisSource`; empty for others."""
-    return _of_source(offset, "kinesis")
-
-
-def _of_source(offset: str | None, source: str) -> dict[str, Any]:
-    """The offset of a source that is written in Python, if it is of this kind."""
-    try:
-        position = json.loads(offset or "")
-    except ValueError:
-        return {}
-    if isinstance(position, dict) and position.get("source") == source:
-        return position
-    return {}
 
 
 class OperatorInfo(msgspec.Struct, frozen=True):

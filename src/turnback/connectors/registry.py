@@ -1,9 +1,14 @@
-"""Sinks by kind: those that can settle their transactions without the program."""
+"""Sinks by kind: those that can settle their transactions without the program.
+
+A sink of another package is found by an entry point of the group `turnback.sinks`, which has the
+name of its kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 
 import msgspec
 
@@ -16,6 +21,7 @@ from turnback.sinks.memory import explain_inline
 from turnback.sinks.staged_elements import KIND as STAGED
 from turnback.sinks.staged_elements import StagedFiles, StagedTask
 
+_GROUP = "turnback.sinks"
 _SINKS = {
     "delta": "turnback.connectors.tables.delta:DeltaSink",
     "file": "turnback.connectors.files.sink:FileSink",
@@ -39,12 +45,19 @@ def sink_from_description(description: Mapping[str, str]) -> Sink | None:
     Raises:
         ConfigurationError: The description cannot be used.
     """
-    path = _SINKS.get(description.get("kind", ""))
-    if path is None:
-        return None
-    module, _, name = path.partition(":")
-    sink: type[Sink] = getattr(import_module(module), name)
-    return sink.from_description(description)
+    sink = _sink_of_kind(description.get("kind", ""))
+    return None if sink is None else sink.from_description(description)
+
+
+def _sink_of_kind(kind: str) -> type[Sink] | None:
+    found: type[Sink] | None = None
+    if kind in _SINKS:
+        module, _, name = _SINKS[kind].partition(":")
+        found = getattr(import_module(module), name)
+    else:
+        for point in entry_points(group=_GROUP, name=kind):
+            found = point.load()
+    return found
 
 
 def explain_handle(

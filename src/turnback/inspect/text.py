@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from turnback.checkpoint.manifest import kafka_positions, kinesis_position, rabbitmq_positions
+from turnback.checkpoint.source_offsets import partition_positions
 from turnback.core.errors import ConfigurationError
 from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
@@ -33,13 +33,8 @@ def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
 
 
 def position_lines(offset: str | None) -> list[str | None]:
-    """Where a source goes on, by partition if it has any; else Spark's own JSON."""
-    lines = [f"{topic} {number}: {at}" for topic, number, at in kafka_positions(offset)]
-    lines += [f"{stream}: {at}" for stream, at in rabbitmq_positions(offset)]
-    for shard, position in kinesis_position(offset).get("shards", {}).items():
-        kind, value = position["at"]
-        at = kind.lower().replace("_", " ") + ("" if value is None else f" {value}")
-        lines.append(f"{shard}: " + ("read to its end" if position.get("ended") else at))
+    """Where a source resumes, by partition if it has any; else Spark's own JSON."""
+    lines = [position.text for position in partition_positions(offset)]
     return [*lines] or [offset]
 
 

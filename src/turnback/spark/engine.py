@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from turnback.checkpoint.source_offsets import open_partitions
 from turnback.core.errors import EpochConflictError
 from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.given_elements import encode_collection
@@ -34,7 +35,6 @@ from turnback.spark.internals import (
 )
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
 from turnback.spark.orders import send_orders
-from turnback.spark.partitions import partition_names
 from turnback.spark.pickling import pickle_by_value
 from turnback.spark.reruns import TaskReruns
 from turnback.spark.scratch import Scratch
@@ -243,7 +243,7 @@ class SparkEpochInput:
 
     def partitions(self) -> dict[str, Sequence[str]]:
         offsets = self.scratch.offsets(self.batch.number)
-        return {leaf: names for leaf, each in offsets.items() if (names := partition_names(each))}
+        return {leaf: names for leaf, each in offsets.items() if (names := open_partitions(each))}
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from turnback.checkpoint.manifest import kafka_positions, kinesis_position, rabbitmq_positions
 from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.types.typeinfo import quote_name
 
@@ -15,19 +14,3 @@ def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:
     name = F.concat_ws("-", quote_name(topic), quote_name(partition))
     number = F.shiftright(F.xxhash64(name), 2)
     return [number.alias(PARTITION_COLUMN), F.col(quote_name(offset)).alias(OFFSET_COLUMN)]
-
-
-def partition_names(offset: str | None) -> tuple[str, ...]:
-    """The partitions that an offset is about: of Kafka as Kafka writes them, streams, shards.
-
-    Shards that have ended are not among them: nobody waits for their event time.
-    """
-    kafka = [f"{topic}-{number}" for topic, number, _ in kafka_positions(offset)]
-    streams = [stream for stream, _ in rabbitmq_positions(offset)]
-    kinesis = kinesis_position(offset)
-    shards = [
-        f"{kinesis['stream']}/{shard}"
-        for shard, position in kinesis.get("shards", {}).items()
-        if not position.get("ended")
-    ]
-    return (*kafka, *streams, *shards)

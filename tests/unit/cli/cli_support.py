@@ -18,7 +18,7 @@ from unittest.mock import patch
 from fake_job import FakeJob, schema
 from turnback.cli.main import main
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
-from turnback.job.request import Progress, Request, RequestOutcome, RequestState
+from turnback.job.request import Request, RequestOutcome, RequestProgress, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, StatusUpdate
 
@@ -177,7 +177,7 @@ class Driver:
                     self._serve(request, self._answers.pop(0))
 
     def _serve(self, request: Request, answer: RequestState | None) -> None:
-        self._requests.report(request.id, Progress(1, 2, 500, 0))
+        self._requests.report(request.id, RequestProgress(1, 2, 500, 0))
         if answer is RequestState.COMPLETED:
             path = self._path if request.takes_savepoint else None
             self._requests.finish(request.id, RequestOutcome(answer, path=path))

@@ -15,7 +15,7 @@ from turnback.core.errors import (
     NotFoundError,
 )
 from turnback.job.history import AttemptStarted
-from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestProgress, RequestState
 from turnback.job.status import JobState
 
 # -- requests
@@ -33,7 +33,7 @@ def test_requests_go_from_waiting_to_their_end(driver: Driver) -> None:
         "l",
         "n",
     )
-    driver.requests.report(row.id, Progress(1, 4, 100, 55))
+    driver.requests.report(row.id, RequestProgress(1, 4, 100, 55))
     running = job.request(row.id)
     assert (running.state, running.done, running.total) == ("RUNNING", 1, 4)
     assert (running.bytes, running.started_ms) == (100, 55)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from manual_clock import ManualClock
+from turnback.checkpoint.source_offsets import open_partitions
 from turnback.driver.event_time import EventTime
 from turnback.program.source_partitions import partition_number, whole_source
 from turnback.program.time import MAX_TIME, MIN_TIME, WatermarkStrategy
-from turnback.spark.partitions import partition_names
 from turnback.worker.stamps import PARTITION, Segment, Stamps
 from turnback.worker.time import EpochTime, TaskTime, advance
 
@@ -261,5 +261,5 @@ def test_one_is_told_why_time_stands_still(clock, caplog):
 
 
 def test_partitions_have_the_names_that_kafka_gives_them():
-    assert partition_names('{"likes":{"1":5}}') == ("likes-1",)
-    assert partition_names('{"logOffset":3}') == partition_names(None) == ()
+    assert open_partitions('{"likes":{"1":5}}') == ("likes-1",)
+    assert open_partitions('{"logOffset":3}') == open_partitions(None) == ()

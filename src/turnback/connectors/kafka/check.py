@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from turnback.checkpoint.manifest import kafka_positions
 from turnback.connectors.kafka.client import Cluster
+from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import KafkaTopics
 from turnback.core.errors import ConfigurationError, SourceError, TurnbackError
 

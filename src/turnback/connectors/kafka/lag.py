@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 
-from turnback.checkpoint.manifest import kafka_positions
 from turnback.connectors.kafka.check import kafka_cluster, reads_topic, skips_lost_data, topic_ids
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.offsets import KafkaOffsets, Place
+from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.retention import KafkaRetention
 from turnback.core.clock import Clock, SystemClock
 from turnback.program.source_lag import OpenLagReader, ReplayLimit, SourceLag

@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from turnback.checkpoint.manifest import kafka_positions
 from turnback.connectors.kafka.offsets import KafkaOffsets, Place, TopicRetention
+from turnback.connectors.kafka.positions import kafka_positions
 from turnback.core.clock import Clock
 from turnback.program.source_lag import ReplayLimit
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from turnback.checkpoint.manifest import kafka_positions
 from turnback.config.option import flag, nonempty_text
+from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.record_source import (
     HEADERS,
     RecordSource,

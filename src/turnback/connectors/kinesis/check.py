@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from turnback.checkpoint.manifest import kinesis_position
 from turnback.connectors.kinesis.client import KinesisClient
+from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.shards import is_ended, lost_since
 from turnback.core.errors import ConfigurationError
 from turnback.program.source_lag import SourceLag

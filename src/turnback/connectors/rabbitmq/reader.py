@@ -26,7 +26,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from turnback.checkpoint.manifest import rabbitmq_chunks, rabbitmq_positions
 from turnback.connectors.rabbitmq.amqp import body_of, properties_of
 from turnback.connectors.rabbitmq.client import (
     FIRST,
@@ -35,6 +34,7 @@ from turnback.connectors.rabbitmq.client import (
     RabbitMQServer,
     shared_client,
 )
+from turnback.connectors.rabbitmq.positions import rabbitmq_chunks, rabbitmq_positions
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
