@@ -174,15 +174,16 @@ class Soak:
         self._await_progress(self._reader.epoch, allowed_to_end=may_end)
 
     def _kill_server(self, step: Step) -> None:
-        """Kill the database or the broker, and start it again after a while."""
+        """Kill the database or the broker, and start it again after a while, as often as planned."""
         servers = self._place.servers
         assert servers is not None
         server = servers.database if step.kind is Kind.DATABASE else servers.broker
-        server.crash()
-        self._tell(f"killed the {step.kind}")
-        self.summary.kills[step.kind] += 1
-        time.sleep(step.delay_s)
-        server.start()
+        for _ in step.victims:
+            server.crash()
+            self._tell(f"killed the {step.kind}")
+            self.summary.kills[step.kind] += 1
+            time.sleep(step.delay_s)
+            server.start()
 
     def _kill(self, victim: Victim, pick: float) -> None:
         end = time.monotonic() + _APPEARS_S

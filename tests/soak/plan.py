@@ -38,7 +38,7 @@ class Kind(StrEnum):
     EXECUTOR = "executor"
     """Kill executors."""
     DATABASE = "database"
-    """Kill the database, and start it again."""
+    """Kill the database, and start it again, perhaps several times."""
     BROKER = "broker"
     """Kill the broker, and start it again."""
     SAVEPOINT = "savepoint"
@@ -46,12 +46,12 @@ class Kind(StrEnum):
     SUPERVISOR_DRIVER = "supervisor-driver"
     """Kill the supervisor, and shortly after it the driver."""
     TWICE = "twice"
-    """Kill something, and something else while the job is being restarted."""
+    """Kill something, and something else, or two more, while the job is being restarted."""
 
 
 _WEIGHTS = {
-    Kind.DRIVER: 3,
-    Kind.JVM: 3,
+    Kind.DRIVER: 2,
+    Kind.JVM: 2,
     Kind.WORKER: 9,
     Kind.SUPERVISOR: 6,
     Kind.EXECUTOR: 9,
@@ -59,7 +59,7 @@ _WEIGHTS = {
     Kind.BROKER: 4,
     Kind.SAVEPOINT: 2,
     Kind.SUPERVISOR_DRIVER: 2,
-    Kind.TWICE: 2,
+    Kind.TWICE: 4,
 }
 _LONGEST_DELAY_S = {
     Kind.WORKER: 2.0,
@@ -71,7 +71,7 @@ _LONGEST_DELAY_S = {
     Kind.SUPERVISOR_DRIVER: 4.0,
     Kind.TWICE: 9.0,
 }
-_SEVERAL = (Kind.WORKER, Kind.SUPERVISOR, Kind.EXECUTOR)
+_SEVERAL = (Kind.WORKER, Kind.SUPERVISOR, Kind.EXECUTOR, Kind.DATABASE)
 """Of these up to three are killed, one shortly after the other."""
 _FIRST = (Victim.DRIVER, Victim.JVM)
 _SECOND = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.JVM, Victim.SUPERVISOR)
@@ -142,9 +142,8 @@ def _step(number: int, kind: Kind, choose: random.Random, spared: frozenset[Vict
     elif kind is Kind.SUPERVISOR_DRIVER:
         victims = (Victim.SUPERVISOR, Victim.DRIVER)
     elif kind is Kind.TWICE:
-        victims = tuple(
-            choose.choice([v for v in among if v not in spared]) for among in (_FIRST, _SECOND)
-        )
+        several = (_FIRST, *(_SECOND,) * choose.randint(1, 2))
+        victims = tuple(choose.choice([v for v in among if v not in spared]) for among in several)
     elif kind in _SEVERAL:
         victims = (Victim(kind.value),) * choose.randint(1, 3)
     else:
