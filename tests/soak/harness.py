@@ -174,7 +174,7 @@ class Soak:
         self._await_progress(self._reader.epoch, allowed_to_end=may_end)
 
     def _kill_server(self, step: Step) -> None:
-        """Kill the database or the broker, and start it again after a while, as often as planned."""
+        """Kill a server, and start it again after a while, as often as planned."""
         servers = self._place.servers
         assert servers is not None
         server = servers.database if step.kind is Kind.DATABASE else servers.broker
