@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, TypeVar
 from unittest import mock
 
+import msgspec
 import psycopg
 import pymysql
 
@@ -57,11 +58,19 @@ class SimNetwork(Network):
     connection has locked until it notices; it is restarted now and then.
     """
 
-    def __init__(self, world: World, directory_of: Callable[[Process], str]) -> None:
+    def __init__(
+        self,
+        world: World,
+        directory_of: Callable[[Process], str],
+        promised_by: Callable[[str], set[str]],
+    ) -> None:
         self.world = world
         self.intruders: list[str] = []
         """Who has written into a table that was another job's."""
+        self.robbed: list[str] = []
+        """What jobs had promised and not committed when they lost their table."""
         self._directory_of = directory_of
+        self._promised_by = promised_by
         self.server = Server(self)
         rng = world.rng
         self._restarts = sorted(rng.randint(1, 1000) for _ in range(rng.randint(0, 2)))
@@ -104,6 +113,7 @@ class SimNetwork(Network):
         return self.world.call(what, lambda: kind(self.server), failure, writes=False)
 
     def see(self, server: Server, transaction: Transaction) -> None:
+        self._see_owners(server, transaction)
         written = {table.name for table, _ in transaction.changes} & TABLES.keys()
         if transaction.process is None or not written:
             return
@@ -112,6 +122,15 @@ class SimNetwork(Network):
             found = [row["directory"] for row in owners if row["target"].endswith(f".{name}")]
             if found != [self._directory_of(transaction.process)]:
                 self.intruders.append(f"{transaction.process.name} into {name} of {found}")
+
+    def _see_owners(self, server: Server, transaction: Transaction) -> None:
+        """Note what is promised for a table that changes hands."""
+        for (table, number), row in transaction.changes.items():
+            old = table.rows.get(number)
+            if table.name != "turnback_owners" or old is None or row is None:
+                continue
+            if old["directory"] != row["directory"]:
+                self.robbed += sorted(self._promised_by(old["directory"]) & server.prepared.keys())
 
     def _restart(self) -> None:
         world = self.world
@@ -163,6 +182,17 @@ def intruders() -> list[str]:
     return [who for network in Servers.networks for who in network.intruders]
 
 
+def robbed() -> list[str]:
+    """What jobs had promised and not committed when another one took their table over."""
+    return [name for network in Servers.networks for name in network.robbed]
+
+
+def promised(transactions: Iterable[bytes]) -> set[str]:
+    """The names of prepared transactions, as a manifest holds them."""
+    bodies = [msgspec.msgpack.decode(found)[2] for found in transactions]
+    return {msgspec.msgpack.decode(body, type=TransactionId).name for body in bodies}
+
+
 def prepared(kind: str, directory_id: str) -> list[str]:
     """What a job directory has prepared."""
     found = []
@@ -175,9 +205,13 @@ def prepared(kind: str, directory_id: str) -> list[str]:
 
 
 @contextmanager
-def simulated_databases(world: World, directory_of: Callable[[Process], str]) -> Iterator[None]:
+def simulated_databases(
+    world: World,
+    directory_of: Callable[[Process], str],
+    promised_by: Callable[[str], set[str]],
+) -> Iterator[None]:
     """New servers with empty tables, which the real sinks connect to."""
-    networks = {name: SimNetwork(world, directory_of) for name in TEXTS}
+    networks = {name: SimNetwork(world, directory_of, promised_by) for name in TEXTS}
     Servers.networks = list(networks.values())
     Servers.by_name = {name: network.server for name, network in networks.items()}
     for name, server in Servers.by_name.items():

@@ -78,6 +78,7 @@ class Driver:
 
     Attributes:
         outcome: How it has ended; None while it runs, or if it was killed.
+        failure: Why its last attempt failed.
     """
 
     world: World
@@ -86,6 +87,7 @@ class Driver:
     spec: JobSpec
     input: Input
     outcome: BaseException | str | None = field(default=None, init=False)
+    failure: BaseException | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.world.tell(
@@ -116,6 +118,7 @@ class Driver:
             self.process.require_alive()
             if cause is None:
                 return "finished"
+            self.failure = cause
             self.world.tell(f"{self.process.name}: the attempt failed: {cause!r}")
             if isinstance(cause, (*FINAL, *REPLACED)):
                 return cause

@@ -114,10 +114,15 @@ PLANTS: dict[str, Callable[[], Any]] = {
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
 SINKS: dict[str, Sequence[str]] = {
+    "roll-back-before-start": ("two-phase", "postgres", "mariadb"),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
 """The sinks that a program needs to have the defect; those of others are any."""
+HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises"})
+"""The defects that only show where a target is handed over: stories have that more often."""
+TURNED_BACK = frozenset({"roll-back-before-start"})
+"""Those that only show where a job is turned back."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from simulation.driver import Driver, Program, context_with, groups_of, job_spec
 from simulation.engine import SOURCE, Input
 from simulation.files import simulated_files
 from simulation.kafka import simulated_kafka
-from simulation.plants import SINKS, planted
+from simulation.plants import HANDED_OVER, SINKS, TURNED_BACK, planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
@@ -96,6 +96,8 @@ class Run:
         models = (*KINDS, "files")
         servers = (*databases.KINDS, *simulated_broker.KINDS)
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
+        if self.plant in HANDED_OVER:
+            return (rng.choice(wanted),)  # a copy of a job takes over one target
         drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
         return tuple(drawn) or (rng.choice(wanted),)
 
@@ -110,7 +112,9 @@ class Run:
             if "files" in self.program.sinks:
                 patches.enter_context(simulated_files(self.world))
             if databases.KINDS.keys() & set(self.program.sinks):
-                patches.enter_context(simulated_databases(self.world, self._directory_of))
+                patches.enter_context(
+                    simulated_databases(self.world, self._directory_of, self._promised_by)
+                )
             if self._kafka:
                 patches.enter_context(simulated_kafka(self.world))
             patches.enter_context(planted(self.plant))
@@ -191,7 +195,7 @@ class Run:
             for transaction in transactions
         )
 
-    def _start(self) -> Driver:
+    def _start(self, start_from: int | None = None) -> Driver:
         world = self.world
         if self.drivers and world.rng.random() < 0.2:
             self.program = Program(self.program.sinks, world.rng.randint(1, 3))
@@ -199,7 +203,7 @@ class Run:
         spec = job_spec(
             f"memory://{self.root}",
             self.settings,
-            start_from=self._older(),
+            start_from=start_from or self._older(),
             take_over_sinks=self.take_over,
         )
         driver = Driver(world, process, self.program, spec, self.input)
@@ -212,8 +216,9 @@ class Run:
         rng = self.world.rng
         if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
             self._restore(*self.backup)
-        elif len(self.program.sinks) == 1 and self.drivers and rng.random() < 0.3:
-            self._copy()
+        elif len(self.program.sinks) == 1 and self.drivers:
+            if rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3):
+                self._copy()
 
     def _restore(self, files: dict[str, bytes], offset: int) -> None:
         """Put a backup back; no driver may run meanwhile, but stray tasks may."""
@@ -243,13 +248,27 @@ class Run:
         if self._never_turns_back:  # what the original goes on to write, the copy could not
             self._end_all_drivers()
         files = dict(storage_open._ROOTS[self.root])
+        settled = self._settled()
+        if not self._never_turns_back and self.world.rng.random() < 0.5:
+            self._start_and_hold_up()  # the original is not stopped, as it should be
         self.root = f"{self._original}-copy"
         storage_open._ROOTS[self.root] = files
         self.backup = None
-        self.turns.append(self._settled())
+        self.turns.append(settled)
         self.take_over = True
         if self.world.rng.random() < 0.5:
             self._settle_original()
+
+    def _start_and_hold_up(self) -> None:
+        """Start a driver that stands still as soon as a checkpoint of its promises rows."""
+        driver = self._start()
+        mine = driver.spec.root + "/job"
+        while self.world.is_running(driver.process):
+            if self._promised_by(mine):
+                self.world.tell(f"== {driver.process.name} is paused")
+                self.world.pause(driver.process, self.world.rng.choice((100, 1000)))
+                return
+            self.world.step()
 
     def _settle_original(self) -> None:
         """Settle by hand what the job has left in its target that a copy is to take over."""
@@ -282,7 +301,9 @@ class Run:
     def _older(self) -> int | None:
         """Now and then, an older checkpoint to turn the job back to."""
         rng = self.world.rng
-        if self.world.healthy or self._never_turns_back or rng.random() > 0.5:
+        if self.world.healthy or self._never_turns_back:
+            return None
+        if rng.random() > (0.9 if self.plant in TURNED_BACK else 0.5):
             return None
         log = CheckpointLog(self._job_storage().inner)
         manifests = log.scan().manifests[:-1]
@@ -321,11 +342,28 @@ class Run:
             self._settle_original()
             while world.step():
                 pass
-        driver = self._start()
-        while world.step():
-            pass
+        driver = self._run_to_its_end()
+        if self.restored and "are lost" in str(driver.failure):
+            # What the backup promises was rolled back since. The message says what to do.
+            driver = self._go_back_until_nothing_is_lost()
         if driver.outcome != "finished":
             raise WrongOutcomeError(f"the last driver could not finish the job: {driver.outcome!r}")
+
+    def _run_to_its_end(self, start_from: int | None = None) -> Driver:
+        driver = self._start(start_from)
+        while self.world.step():
+            pass
+        return driver
+
+    def _go_back_until_nothing_is_lost(self) -> Driver:
+        """Start from one earlier checkpoint after the other."""
+        driver = self.drivers[-1]
+        for manifest in reversed(CheckpointLog(self._job_storage().inner).scan().manifests[:-1]):
+            self.turns.append(_offset(manifest))
+            driver = self._run_to_its_end(manifest.number)
+            if driver.outcome == "finished":
+                break
+        return driver
 
     def _storage(self, name: str) -> SimStorage:
         if name not in self.storages:
@@ -336,6 +374,18 @@ class Run:
         """The job directory of a driver, or of a copy of one of its tasks."""
         number = int(process.name.split()[1])
         return f"{self.drivers[number - 1].spec.root}/job"
+
+    def _promised_by(self, directory: str) -> set[str]:
+        """The prepared transactions that checkpoints of a job directory promise."""
+        root = directory.removeprefix("memory://").removesuffix("/job")
+        log = CheckpointLog(self._storage(f"{root}/job").inner)
+        return {
+            name
+            for manifest in log.scan().manifests
+            for uid, transactions in log.uncommitted(manifest).items()
+            if uid in databases.TEXTS
+            for name in databases.promised(transactions)
+        }
 
     # -- what readers must see
 
@@ -373,6 +423,8 @@ class Run:
             intruders := databases.intruders()
         ):
             raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
+        if databases.KINDS.keys() & set(self.program.sinks) and (robbed := databases.robbed()):
+            raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
         log = CheckpointLog(self._job_storage().inner)
         point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
         if point is not None and point.manifest is not None and log.uncommitted(point.manifest):

@@ -81,7 +81,7 @@ SQL_PLANTS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sql-gone-is-lost": (_what_is_gone_never_counts_as_committed, PREPARED),
     "sql-no-progress": (_publishes_without_looking_at_progress, PUBLISHED),
     "sql-no-owner": (_publishes_whoever_owns_the_table, PUBLISHED),
-    "sql-takes-over-promises": (_takes_over_what_is_promised, (*PREPARED, *PUBLISHED)),
+    "sql-takes-over-promises": (_takes_over_what_is_promised, PREPARED),
     "sql-two-transactions": (_commits_in_two_transactions, PUBLISHED),
 }
 """Each with the sinks that have it."""
