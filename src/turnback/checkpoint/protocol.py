@@ -311,6 +311,7 @@ class CommitProtocol:
         The sinks get a last chance to commit what a durable manifest holds.
         """
         if not self._manifest_thread.close(timeout_s):
+            self._commit_thread.close(0.0)  # or it would wait for work as long as the process lives
             return False
         self._commit_thread.submit(self._commit_leftovers)
         return self._commit_thread.close(timeout_s)

@@ -137,6 +137,28 @@ def test_close_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
+def test_close_leaves_no_thread_behind_once_storage_answers_again() -> None:
+    before = set(threading.enumerate())
+    storage = HookedStorage(memory())
+    hangs = threading.Event()
+    goes_on = threading.Event()
+    coordinator = start(storage, RecordingCommitter())
+    coordinator.epoch_confirmed(cut(1))
+    coordinator.final()  # the thread that commits has started
+
+    def hang(operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            hangs.set()
+            goes_on.wait(20)
+
+    storage.before = hang
+    coordinator.epoch_confirmed(cut(2))
+    assert hangs.wait(10)
+    coordinator.close(timeout_s=0.1)
+    goes_on.set()
+    until(lambda: set(threading.enumerate()) <= before)
+
+
 @pytest.mark.slow
 def test_two_thousand_epochs_leave_nothing_behind(tmp_path) -> None:
     storage = LocalStorage(tmp_path)
