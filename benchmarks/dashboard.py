@@ -23,13 +23,13 @@ from benchmarks.program import ProgramFailedError
 from benchmarks.table import table
 from turnback import FileSink, KeyedProcessFunction, StreamExecutionEnvironment
 from turnback.core.clock import SystemClock
-from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JOB, STATUS, decode_info
 from turnback.job.history import CheckpointStats, History
 from turnback.job.status import Status
 from turnback.storage.envelope import encode_document
 from turnback.storage.open import open_storage
 from turnback.testing import JobHarness, source
+from turnback.views.jobs import Jobs
 
 ANSWERS = 15
 LONGEST = "job-0"

@@ -18,7 +18,6 @@ from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
-from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Event, History
@@ -39,6 +38,7 @@ from turnback.storage.open import open_storage
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
+from turnback.views.job import Job
 
 _NAMES = itertools.count()
 START = 1_700_000_000_000

@@ -12,7 +12,6 @@ from playwright.sync_api import Page, expect
 
 from fake_job import Driver, FakeJob, dead, schema
 from manual_clock import ManualClock
-from turnback.inspect.jobs import Jobs
 from turnback.job.history import (
     AttemptStarted,
     CheckpointFailed,
@@ -36,6 +35,7 @@ from turnback.job.status import (
 )
 from turnback.job.throughput import ThroughputLog
 from turnback.types.typeinfo import Types
+from turnback.views.jobs import Jobs
 
 EVIL = "<img src=x onerror=alert(1)>"
 LONG = "a-name-that-somebody-generated-" + "x" * 90

@@ -10,9 +10,9 @@ from page_support import BIG, DRAWN, EVIL, LONG, PHONE, TABS
 from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
-from turnback.inspect.jobs import Jobs
 from turnback.job.history import History
 from turnback.types.typeinfo import Types
+from turnback.views.jobs import Jobs
 from unit.web.web_support import served
 
 SHOWN = {

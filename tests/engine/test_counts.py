@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from turnback import Duration, KeyedProcessFunction, Types, WatermarkStrategy
-from turnback.inspect.jobs import Jobs
 from turnback.job.throughput import read_throughput
 from turnback.testing import JobHarness, source
+from turnback.views.jobs import Jobs
 
 
 class Every(KeyedProcessFunction):

@@ -23,11 +23,11 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from turnback.inspect.job import Job
-from turnback.inspect.letters import read_letters
-from turnback.inspect.redrive import Redrive, RedriveRow
 from turnback.job.directory import JobDirectory
+from turnback.operations.letters import read_letters
+from turnback.operations.redrive import Redrive, RedriveRow
 from turnback.testing import JobHarness, source
+from turnback.views.job import Job
 
 EVENT = "k string, n bigint"
 

@@ -21,9 +21,9 @@ from turnback import (
     ValueStateDescriptor,
     look_up,
 )
-from turnback.inspect.jobs import Jobs
-from turnback.inspect.lookup import look_up as look_up_text
 from turnback.testing import JobHarness, source
+from turnback.views.jobs import Jobs
+from turnback.views.lookup import look_up as look_up_text
 
 
 class Mean(AggregateFunction):

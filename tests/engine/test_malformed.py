@@ -19,12 +19,12 @@ from turnback import (
 from turnback.api.launched import error_text
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import MalformedRecordError
-from turnback.inspect.job import Job
-from turnback.inspect.snapshots import describe
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Restarting
 from turnback.snapshot.find import load_snapshot
 from turnback.testing import DriverCrash, JobHarness, source
+from turnback.views.job import Job
+from turnback.views.snapshots import describe
 
 SCHEMA = (
     "k string, n bigint, i int, d double, f boolean, l array<bigint>, r struct<x:bigint>, "

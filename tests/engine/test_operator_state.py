@@ -26,10 +26,10 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.inspect import compare
-from turnback.inspect.browse import page
 from turnback.snapshot.find import load_snapshot
 from turnback.testing import DriverCrash, JobHarness, source
+from turnback.views import compare
+from turnback.views.browse import page
 
 PARALLELISMS = (1, 2, 3, 8)
 

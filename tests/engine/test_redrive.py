@@ -19,12 +19,12 @@ from turnback import (
 )
 from turnback import ValueStateDescriptor as Value
 from turnback.core.errors import TurnbackError
-from turnback.inspect.job import Job
-from turnback.inspect.letters import read_letters
-from turnback.inspect.redrive import Redrive, RedriveRow
 from turnback.job.directory import JobDirectory
+from turnback.operations.letters import read_letters
+from turnback.operations.redrive import Redrive, RedriveRow
 from turnback.program.dead_letters import DEAD_LETTER, decode_letter
 from turnback.testing import DriverCrash, JobHarness, source
+from turnback.views.job import Job
 
 EVENT = "key string, n bigint"
 SEEN = "key string, n bigint, times bigint"

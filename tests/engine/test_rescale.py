@@ -11,9 +11,9 @@ import pytest
 
 import timed_job
 from timed_job import elements
-from turnback.inspect.browse import page
 from turnback.snapshot.find import load_savepoint
 from turnback.testing import JobHarness
+from turnback.views.browse import page
 
 EVERY_CHANGE = (1, 2, 1, 3, 1, 8, 2, 3, 2, 8, 3, 8, 1)
 STEP = 7

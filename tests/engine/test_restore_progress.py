@@ -15,13 +15,13 @@ from manual_clock import ManualClock
 from turnback import KeyedProcessFunction, ValueStateDescriptor
 from turnback.core.errors import StorageError
 from turnback.driver import context, restoring
-from turnback.inspect.job import Job
-from turnback.inspect.model import JobSummary
 from turnback.job.directory import JobDirectory
 from turnback.job.status import RestoreProgress
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.open import open_storage
 from turnback.testing import JobHarness, source
+from turnback.views.job import Job
+from turnback.views.model import JobSummary
 from turnback.worker import restoring as worker_restoring
 from turnback.worker.restoring import RestoreReport
 

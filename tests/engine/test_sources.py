@@ -12,10 +12,10 @@ from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import Row
 from turnback.core.clock import SystemClock
 from turnback.core.errors import ChangedFilesError, JobFailedError
-from turnback.inspect.jobs import Jobs as InspectedJobs
 from turnback.job.directory import JobDirectory
 from turnback.job.history import FilesChanged, read_history
 from turnback.job.liveness import liveness_of
+from turnback.views.jobs import Jobs as InspectedJobs
 
 
 class Event(NamedTuple):

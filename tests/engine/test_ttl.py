@@ -32,9 +32,6 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.driver.merger import MergeTask
-from turnback.inspect.browse import page
-from turnback.inspect.compare import page as differences
-from turnback.inspect.compare import states
 from turnback.snapshot.diff import state_pair
 from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check
@@ -46,6 +43,9 @@ from turnback.state.schema import state_prefix
 from turnback.state.stores import HashMapStore
 from turnback.testing import JobHarness
 from turnback.testing import source as pushed
+from turnback.views.browse import page
+from turnback.views.compare import page as differences
+from turnback.views.compare import states
 
 MINUTE = 60_000
 

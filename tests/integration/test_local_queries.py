@@ -15,11 +15,11 @@ from turnback import Savepoint
 from turnback.api.savepoint import SavepointDiff
 from turnback.cli.output import json_value
 from turnback.core.errors import ConfigurationError
-from turnback.inspect.compare import differences, summary
-from turnback.inspect.local_sql import query
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.state_frames import check_only_reads
 from turnback.types.typeinfo import Types
+from turnback.views.compare import differences, summary
+from turnback.views.local_sql import query
 
 EVERY = Types.ROW_NAMED(
     ["text", "at", "local", "day", "money", "tags", "by_name", "raw", "f", "d", "big", "time"],

@@ -12,12 +12,12 @@ from services.process import free_port
 from services.s3 import S3Server, s3_server
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import JobNotFoundError, StorageError
-from turnback.inspect.garbage import remove, scan
-from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
 from turnback.job.status import JobState, StatusUpdate
+from turnback.operations.garbage import remove, scan
+from turnback.views.jobs import Jobs
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,15 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import TurnbackError
 from turnback.driver import job as driver_job
 from turnback.driver import runner as driver_runner
-from turnback.inspect import transactions
-from turnback.inspect.job import Job
-from turnback.inspect.transactions import Action, settle
 from turnback.job.directory import JobDirectory
+from turnback.operations import transactions
+from turnback.operations.transactions import Action, settle
 from turnback.sinks.base import directory_digest
 from turnback.sinks.staged_elements import StagedTask
 from turnback.snapshot.find import resume_point
 from turnback.state import files as state_files
 from turnback.storage import open as storage_open
+from turnback.views.job import Job
 
 _MOST_STEPS = 1500
 _MOST_DRIVERS = 10
@@ -216,9 +216,10 @@ class Run:
         rng = self.world.rng
         if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
             self._restore(*self.backup)
-        elif len(self.program.sinks) == 1 and self.drivers:
-            if rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3):
-                self._copy()
+            return
+        wanted = rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3)
+        if wanted and len(self.program.sinks) == 1 and self.drivers:
+            self._copy()
 
     def _restore(self, files: dict[str, bytes], offset: int) -> None:
         """Put a backup back; no driver may run meanwhile, but stray tasks may."""

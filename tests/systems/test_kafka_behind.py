@@ -21,9 +21,9 @@ from test_kafka_lag import counted, group_offsets
 from services.kafka import KafkaBroker, connector_jars
 from turnback.connectors.kafka.check import KafkaSourceCheck
 from turnback.core.errors import ConfigurationError
-from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
+from turnback.views.job import Job
 
 HERE = Path(__file__).parent
 HOUR_MS = 3_600_000

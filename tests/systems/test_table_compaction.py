@@ -21,7 +21,7 @@ from turnback.connectors.tables import compaction as table_compaction
 from turnback.connectors.tables.compaction import ConflictError, compact_table
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.driver.sinks import record_sinks
-from turnback.inspect.compaction import compact
+from turnback.operations.compaction import compact
 
 
 def filled(job: Job, first: int = 1, last: int = 6) -> Any:

@@ -16,8 +16,8 @@ from turnback import DeltaSink, Types
 from turnback.connectors.registry import sink_from_description
 from turnback.connectors.tables.schema import ChangeKind, column_changes, sql_type
 from turnback.core.errors import ConfigurationError, TableChangedError
-from turnback.inspect.snapshots import describe
 from turnback.snapshot.find import load_savepoint
+from turnback.views.snapshots import describe
 
 MORE = Types.ROW_NAMED(
     ["post", "n", "day", "likes"], [Types.STRING(), Types.LONG(), Types.STRING(), Types.LONG()]

@@ -18,9 +18,9 @@ from turnback import DeltaSink
 from turnback.connectors.tables.delta import DeltaTarget
 from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
 from turnback.driver.sinks import record_sinks
-from turnback.inspect.snapshots import describe
-from turnback.inspect.transactions import Action, list_transactions, settle
+from turnback.operations.transactions import Action, list_transactions, settle
 from turnback.snapshot.find import load_savepoint
+from turnback.views.snapshots import describe
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tables.py"
 DAY = "2026-01-0"

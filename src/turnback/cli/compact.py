@@ -14,7 +14,7 @@ from turnback.cli.parameters import arguments_argument, job_argument, program_of
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from turnback.inspect.compaction import CompactedTable
+    from turnback.operations.compaction import CompactedTable
 
 _COLUMNS: tuple[Column[CompactedTable], ...] = (
     Column("sink", lambda row, out: row.sink),
@@ -55,8 +55,8 @@ def compact(
     The job may be running: no row changes, nothing is committed twice, and its own commits go on.
     Old files stay for readers of older versions, until you vacuum the table.
     """
-    from turnback.inspect.compaction import CompactedTables, compact
     from turnback.launch.preflight import with_program
+    from turnback.operations.compaction import CompactedTables, compact
 
     job = cli.job(job_name)
     if script is not None:

@@ -14,9 +14,9 @@ from turnback.core import errors
 
 if TYPE_CHECKING:
     from turnback.config.configuration import Configuration
-    from turnback.inspect.job import Job
-    from turnback.inspect.jobs import Jobs
     from turnback.snapshot.snapshot import Snapshot
+    from turnback.views.job import Job
+    from turnback.views.jobs import Jobs
 
 
 class Cli:
@@ -78,7 +78,7 @@ class Cli:
 
     @cached_property
     def jobs(self) -> Jobs:
-        from turnback.inspect.jobs import Jobs
+        from turnback.views.jobs import Jobs
 
         return Jobs(self.root, self.storage_options)
 

@@ -21,7 +21,7 @@ def delete(cli: Cli, job_name: str, savepoints: bool, force: bool, yes: bool) ->
     Savepoints are kept unless --savepoints is given, and can be started from. What sinks have
     written stays. Names and ids have to be whole.
     """
-    from turnback.inspect.deletion import delete_job, refuse_to_delete
+    from turnback.operations.deletion import delete_job, refuse_to_delete
 
     job = cli.job(job_name, whole=True)
     refuse_to_delete(job, force=force)

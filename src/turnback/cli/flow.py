@@ -8,8 +8,8 @@ from turnback.cli.output import Output
 from turnback.core.units import format_age
 
 if TYPE_CHECKING:
-    from turnback.inspect import model
     from turnback.job.status import Lag, OperatorLoad
+    from turnback.views import model
 
 
 def short_lag(lag: Lag | None, out: Output) -> str | None:

@@ -12,7 +12,7 @@ from turnback.cli.output import time_ago, value_text
 from turnback.cli.parameters import job_argument
 
 if TYPE_CHECKING:
-    from turnback.inspect.model import KeyView
+    from turnback.views.model import KeyView
 
 
 @command(
@@ -42,7 +42,7 @@ def get(
     It is the state of the newest checkpoint: what the job would go on with if it failed now. The
     job may run and does not notice. Needs no Spark. Ends with code 3 if there is nothing.
     """
-    from turnback.inspect.lookup import look_up
+    from turnback.views.lookup import look_up
 
     job = cli.job(job_name)
     found = look_up(job, uid, state, key, after=after, limit=rows)

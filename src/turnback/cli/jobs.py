@@ -18,9 +18,9 @@ from turnback.cli.restoring import restore_text
 from turnback.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from turnback.inspect import model
     from turnback.job.liveness import Process
     from turnback.job.replay import SavepointReplay
+    from turnback.views import model
 
 # -- list
 

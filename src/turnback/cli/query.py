@@ -66,7 +66,7 @@ def query(
     if sql is None:
         _list_tables(cli, snapshot)
         return
-    from turnback.inspect.snapshots import reading
+    from turnback.views.snapshots import reading
 
     with reading(snapshot):
         columns, rows = _run(cli, snapshot, sql, limit + 1, spark)
@@ -87,8 +87,8 @@ def query(
 def _run(
     cli: Cli, snapshot: Snapshot, sql: str, most: int, spark: bool
 ) -> tuple[list[str], list[list[Any]]]:
-    from turnback.inspect.local_sql import LeftToSpark, query, unknown_table
     from turnback.snapshot.draft import view_names
+    from turnback.views.local_sql import LeftToSpark, query, unknown_table
 
     if not spark:
         try:
@@ -155,8 +155,8 @@ def diff(
     They may be of different jobs. Large ones are compared by Spark, on this machine or on
     SPARK_MASTER.
     """
-    from turnback.inspect.compare import fits_here
     from turnback.snapshot.diff import state_ids
+    from turnback.views.compare import fits_here
 
     old = cli.snapshot(a)
     new = cli.snapshot(b)
@@ -175,8 +175,8 @@ def diff(
 
 
 def _summary(cli: Cli, old: Snapshot, new: Snapshot, here: bool) -> list[StateDiff]:
-    from turnback.inspect.compare import summary
-    from turnback.inspect.snapshots import reading
+    from turnback.views.compare import summary
+    from turnback.views.snapshots import reading
 
     if here:
         return summary(old, new)
@@ -189,8 +189,8 @@ def _summary(cli: Cli, old: Snapshot, new: Snapshot, here: bool) -> list[StateDi
 def _changes(
     cli: Cli, old: Snapshot, new: Snapshot, id: tuple[str, str], most: int, here: bool
 ) -> tuple[list[str], list[list[Any]]]:
-    from turnback.inspect.compare import differences
-    from turnback.inspect.snapshots import reading
+    from turnback.views.compare import differences
+    from turnback.views.snapshots import reading
 
     if here:
         columns, rows = differences(old, new, *id, most)

@@ -17,8 +17,8 @@ from turnback.core.errors import ConfigurationError
 from turnback.core.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from turnback.inspect.job import Job
-    from turnback.inspect.redrive import Redrive, RedriveRow
+    from turnback.operations.redrive import Redrive, RedriveRow
+    from turnback.views.job import Job
 
 _POLL_S = 0.2
 
@@ -49,8 +49,8 @@ def redrive(
     Each is fed back exactly once, however often it is given. One that fails again becomes a dead
     letter again. A job that does not run takes them when it is started.
     """
-    from turnback.inspect.letters import read_letters
-    from turnback.inspect.redrive import Redrive
+    from turnback.operations.letters import read_letters
+    from turnback.operations.redrive import Redrive
 
     if no_wait and timeout is not None:
         raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")

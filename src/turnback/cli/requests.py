@@ -16,8 +16,8 @@ from turnback.core.errors import ConfigurationError
 from turnback.core.units import format_duration, format_size, parse_duration
 
 if TYPE_CHECKING:
-    from turnback.inspect.job import Job
-    from turnback.inspect.model import RequestRow
+    from turnback.views.job import Job
+    from turnback.views.model import RequestRow
 
 _SAVEPOINT_NAMES = ("-s", "--savepoint")
 

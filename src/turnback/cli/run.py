@@ -38,10 +38,10 @@ from turnback.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from turnback.inspect.job import Job
-    from turnback.inspect.model import JobSummary
     from turnback.job.run import Launch, RunDirectory, RunEnd, RunningJob
     from turnback.snapshot.preflight import CheckReport
+    from turnback.views.job import Job
+    from turnback.views.model import JobSummary
 
 _TAIL = 40
 _NO_INPUT_S = 8.0
@@ -243,7 +243,7 @@ def _summary(job: RunningJob) -> JobSummary:
 
 
 def _job(job: RunningJob) -> Job:
-    from turnback.inspect.jobs import Jobs
+    from turnback.views.jobs import Jobs
 
     return Jobs(job.root, job.storage_options).get(job.name)
 

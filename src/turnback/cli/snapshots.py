@@ -15,8 +15,8 @@ from turnback.cli.parameters import find_state, snapshot_argument, state_option,
 from turnback.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from turnback.inspect.model import OperatorNode, SnapshotView, StatePage
     from turnback.snapshot.snapshot import Snapshot, StateRow
+    from turnback.views.model import OperatorNode, SnapshotView, StatePage
 
 _STATES: tuple[Column[StateRow], ...] = (
     Column("uid", lambda row, out: row.uid),
@@ -57,7 +57,7 @@ def inspect(
     Who took it and when, how its job was started, its states with their types and sizes, and where
     its sources go on. With --state the rows of one state. Needs no Spark.
     """
-    from turnback.inspect.snapshots import describe
+    from turnback.views.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name)
     if script:
@@ -75,7 +75,7 @@ def inspect(
 
 
 def _print_snapshot(out: Output, view: SnapshotView) -> None:
-    from turnback.inspect.text import position_lines
+    from turnback.views.text import position_lines
 
     out.fields(_facts(out, view))
     out.section("States", _STATES, view.states)
@@ -94,7 +94,7 @@ def _print_snapshot(out: Output, view: SnapshotView) -> None:
 
 
 def _facts(out: Output, view: SnapshotView) -> list[tuple[str, Value]]:
-    from turnback.inspect.locations import display_path
+    from turnback.views.locations import display_path
 
     return [
         (view.kind, view.id),
@@ -135,7 +135,7 @@ def _program_facts(view: SnapshotView) -> list[tuple[str, Value]]:
 
 
 def _print_script(cli: Cli, snapshot: Snapshot) -> None:
-    from turnback.inspect.snapshots import describe
+    from turnback.views.snapshots import describe
 
     started = describe(snapshot).started
     if started is None or started.text is None:
@@ -163,7 +163,7 @@ def _read_rows(
     """Read page after page until there are enough rows."""
     import msgspec
 
-    from turnback.inspect.browse import page
+    from turnback.views.browse import page
 
     rows: list[tuple[Any, ...]] = []
     scanned = 0
@@ -187,8 +187,8 @@ def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
 
     Ends with code 6 if a file is missing or damaged.
     """
-    from turnback.inspect.snapshots import describe
     from turnback.snapshot.snapshot import verify_snapshot
+    from turnback.views.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name)
     view = describe(snapshot)
@@ -234,9 +234,9 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
 
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
-    from turnback.inspect.jobs import dispose as delete
-    from turnback.inspect.locations import display_path
-    from turnback.inspect.snapshots import describe
+    from turnback.operations.deletion import dispose as delete
+    from turnback.views.locations import display_path
+    from turnback.views.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name, whole=True)
     view = describe(snapshot)

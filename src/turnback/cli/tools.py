@@ -19,9 +19,9 @@ from turnback.core.errors import ConfigurationError, StillNeededError, StorageEr
 from turnback.core.units import format_size
 
 if TYPE_CHECKING:
-    from turnback.inspect.garbage import Findings
-    from turnback.inspect.garbage_files import Garbage
     from turnback.launch.runs import Runs
+    from turnback.operations.garbage import Findings
+    from turnback.operations.garbage_files import Garbage
 
 # -- ui
 
@@ -157,7 +157,7 @@ def config(cli: Cli, text: str | None, set_only: bool, doc: bool) -> None:
     environment variables, those by the program, and that by -D. What a program sets is known only
     when it runs: the dashboard shows it for a running job.
     """
-    from turnback.inspect.model import ConfigRow
+    from turnback.views.model import ConfigRow
 
     rows = [
         ConfigRow(key=e.key, value=e.value_text, origin=e.origin, doc=e.doc)
@@ -218,8 +218,8 @@ def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
 
 
 def _scan(cli: Cli, runs: Runs) -> Findings:
-    from turnback.inspect.garbage import Findings, scan
-    from turnback.inspect.garbage_files import Skipped
+    from turnback.operations.garbage import Findings, scan
+    from turnback.operations.garbage_files import Skipped
 
     local_dir = cli.configuration.value("state.backend.local-dir")
     finished = runs.finished(cli.jobs.root)
@@ -239,7 +239,7 @@ def _scan(cli: Cli, runs: Runs) -> Findings:
 
 def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
     """Remove one after the other; returns the paths of those that could not be removed."""
-    from turnback.inspect.garbage import remove
+    from turnback.operations.garbage import remove
 
     left = []
     for item in garbage:

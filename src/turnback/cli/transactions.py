@@ -20,8 +20,8 @@ from turnback.cli.parameters import (
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from turnback.inspect.job import Job
-    from turnback.inspect.transactions import TransactionRow
+    from turnback.operations.transactions import TransactionRow
+    from turnback.views.job import Job
 
 _COLUMNS: tuple[Column[TransactionRow], ...] = (
     Column("sink", lambda row, out: row.sink),
@@ -57,7 +57,7 @@ def list_transactions(cli: Cli, job_name: str) -> None:
     Promised ones are in the job's newest checkpoint and are committed when it is started again.
     What was left behind is in no checkpoint and is rolled back then.
     """
-    from turnback.inspect.transactions import list_transactions
+    from turnback.operations.transactions import list_transactions
 
     cli.out.records(_COLUMNS, list_transactions(cli.job(job_name)))
 
@@ -116,8 +116,8 @@ def _settle(
     arguments: Sequence[str],
     force: bool,
 ) -> None:
-    from turnback.inspect.transactions import Action, Settled, settle
     from turnback.launch.preflight import with_program
+    from turnback.operations.transactions import Action, Settled, settle
 
     if script is not None:  # the program itself makes its sinks
         launch = program_of_job(cli, job.name, script, arguments)

@@ -13,10 +13,10 @@ from turnback.cli.parameters import complete_job
 from turnback.core.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
-    from turnback.inspect import model
-    from turnback.inspect.job import Job
     from turnback.job.alerts import JobWatch
     from turnback.job.hooks import Hooks
+    from turnback.views import model
+    from turnback.views.job import Job
 
 _TROUBLE = frozenset({"FAILED", "LOST", "STALLED", "UNREADABLE"})
 _COLUMNS: tuple[Column[model.JobSummary], ...] = (

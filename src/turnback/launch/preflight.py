@@ -19,8 +19,8 @@ from turnback.launch.program import run_script
 
 if TYPE_CHECKING:
     from turnback.api.launched import ProgramPlanned
-    from turnback.inspect.compaction import CompactedTables
-    from turnback.inspect.transactions import Settled
+    from turnback.operations.compaction import CompactedTables
+    from turnback.operations.transactions import Settled
     from turnback.sinks.base import Sink
     from turnback.snapshot.preflight import CheckReport
 
@@ -89,8 +89,8 @@ def _check(program: ProgramPlanned) -> CheckReport:
 
 
 def _settle(program: ProgramPlanned, action: str, force: bool) -> Settled:
-    from turnback.inspect.jobs import Jobs
-    from turnback.inspect.transactions import Action, settle
+    from turnback.operations.transactions import Action, settle
+    from turnback.views.jobs import Jobs
 
     spec = program.spec
     job = Jobs(spec.root, spec.storage_options).get(spec.name)
@@ -108,8 +108,8 @@ def _do(
 
 
 def _compact(program: ProgramPlanned, words: Sequence[str]) -> CompactedTables:
-    from turnback.inspect.compaction import compact
-    from turnback.inspect.jobs import Jobs
+    from turnback.operations.compaction import compact
+    from turnback.views.jobs import Jobs
 
     spec = program.spec
     job = Jobs(spec.root, spec.storage_options).get(spec.name)

@@ -17,7 +17,6 @@ from typing import NamedTuple, TextIO
 import msgspec
 
 from turnback.core.errors import UNDECODABLE, ConfigurationError
-from turnback.inspect.locations import is_below, resolved
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
@@ -31,6 +30,7 @@ from turnback.job.run import (
     RunningJob,
 )
 from turnback.job.status import JobState
+from turnback.views.locations import is_below, resolved
 
 # -P: the working directory may hold a file of the same name.
 SUPERVISOR = (sys.executable, "-P", "-m", "turnback.launch.supervisor")

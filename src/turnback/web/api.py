@@ -21,8 +21,8 @@ from starlette.routing import Route
 from turnback.core import errors
 from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.core.ids import check_job_name
-from turnback.inspect.job import Job
-from turnback.inspect.model import View
+from turnback.views.job import Job
+from turnback.views.model import View
 from turnback.web.site import Site
 
 PREFIX = "/api/v1"

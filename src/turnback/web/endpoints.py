@@ -8,10 +8,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 from turnback.config.savepoints import SavepointFormat
-from turnback.inspect.job import Job
-from turnback.inspect.jobs import Deleted
-from turnback.inspect.model import JobSummary, RequestRow, SavepointRow
 from turnback.job.request import RequestKind
+from turnback.operations.deletion import Deleted
+from turnback.views.job import Job
+from turnback.views.model import JobSummary, RequestRow, SavepointRow
 from turnback.web import logs, views
 from turnback.web.api import JSON, PREFIX, Body, Call, Endpoint, ErrorAnswer, Parameter
 

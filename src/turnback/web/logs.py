@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from turnback.inspect import model
 from turnback.launch.log_search import MOST_SEARCHED, Severity, search_log
+from turnback.views import model
 from turnback.web.api import Call, RequestError
 
 TEXT = "text/plain; charset=utf-8"

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
-from turnback.inspect import model
-from turnback.inspect.job import Job
-from turnback.inspect.jobs import Jobs
-from turnback.inspect.summary import UNREADABLE, Observation, operators
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.history import CheckpointStats, newest_checkpoint
 from turnback.job.liveness import ACTIVE, LOST, STALLED
 from turnback.job.status import JobState, Metrics
 from turnback.program.graph import NodeKind
+from turnback.views import model
+from turnback.views.job import Job
+from turnback.views.jobs import Jobs
+from turnback.views.summary import UNREADABLE, Observation, operators
 
 _LOG = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
-from turnback.inspect.jobs import Jobs
+from turnback.views.jobs import Jobs
 
 _MIN_TOKEN = 16
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")

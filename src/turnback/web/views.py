@@ -11,10 +11,10 @@ import msgspec
 
 from turnback.config.options import OPTIONS
 from turnback.core.ids import is_id
-from turnback.inspect import model
-from turnback.inspect.jobs import Deleted, dispose
-from turnback.inspect.throughput import ThroughputHistory
-from turnback.inspect.timeline import Timeline
+from turnback.operations.deletion import Deleted, dispose
+from turnback.views import model
+from turnback.views.throughput import ThroughputHistory
+from turnback.views.timeline import Timeline
 from turnback.web.api import Call, RequestError
 
 if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is read
@@ -122,14 +122,14 @@ def snapshots(call: Call) -> list[SnapshotRow]:
 
 def snapshot(call: Call) -> model.SnapshotView:
     """Return what is in a snapshot."""
-    from turnback.inspect.snapshots import describe
+    from turnback.views.snapshots import describe
 
     return describe(_snapshot(call, call.path["snapshot"]))
 
 
 def state(call: Call) -> model.StatePage:
     """Return some rows of a state."""
-    from turnback.inspect.browse import page
+    from turnback.views.browse import page
 
     query = call.query
     return page(
@@ -144,7 +144,7 @@ def state(call: Call) -> model.StatePage:
 
 def key(call: Call) -> model.KeyView:
     """Return what a state holds for a key, at the newest checkpoint of a job."""
-    from turnback.inspect.lookup import look_up
+    from turnback.views.lookup import look_up
 
     query = call.query
     return look_up(
@@ -159,14 +159,14 @@ def key(call: Call) -> model.KeyView:
 
 def diff(call: Call) -> list[model.StateDiffRow]:
     """Return which states two snapshots of a job have."""
-    from turnback.inspect.compare import states
+    from turnback.views.compare import states
 
     return states(_snapshot(call, call.query["from"]), _snapshot(call, call.query["to"]))
 
 
 def diff_state(call: Call) -> model.DiffPage:
     """Return some differences of a state between two snapshots of a job."""
-    from turnback.inspect.compare import page
+    from turnback.views.compare import page
 
     query = call.query
     return page(
@@ -192,7 +192,7 @@ def throughput(call: Call) -> ThroughputHistory:
 
 def delete_job(call: Call, *, savepoints: bool, job_id: str | None) -> Deleted:
     """Delete a job that does not run; one with another id than that is left alone."""
-    from turnback.inspect import deletion
+    from turnback.operations import deletion
 
     if job_id is not None and call.job.info().job_id != job_id:
         raise RequestError(

@@ -10,12 +10,12 @@ import pytest
 from manual_clock import ManualClock
 from turnback.cli.context import Cli, ExitCode, RequestFailedError
 from turnback.cli.requests import RequestWaiter
-from turnback.inspect.job import Job
-from turnback.inspect.model import JobSummary, Process, RequestRow
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
+from turnback.views.job import Job
+from turnback.views.model import JobSummary, Process, RequestRow
 from unit.cli.cli_support import Driver, make_job
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.driver import context, source_monitor
 from turnback.driver.source_monitor import SourceIdentities, SourceMonitor
-from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.program.source_lag import ReplayLimit, SourceLag
 from turnback.testing import JobHarness, source
+from turnback.views.job import Job
 
 pytestmark = pytest.mark.slow
 

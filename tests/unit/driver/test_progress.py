@@ -19,13 +19,13 @@ from turnback.driver import context, source_monitor
 from turnback.driver.job import JobSpec
 from turnback.driver.lag import SteadyGrowth
 from turnback.driver.progress import ProgressMeter, watch_limits
-from turnback.inspect.job import Job
 from turnback.job import alerts
 from turnback.job.directory import JobDirectory
 from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.program.source_lag import SourceLag
 from turnback.testing import JobHarness, source
 from turnback.testing.engine import LocalQuery
+from turnback.views.job import Job
 
 
 def until(what: Callable[[], object]) -> None:

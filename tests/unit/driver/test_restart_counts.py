@@ -7,9 +7,9 @@ import pytest
 from fake_job import Driver, seen
 from manual_clock import ManualClock
 from turnback.driver.restarts import Restarts
-from turnback.inspect.history import grouped_failures
-from turnback.inspect.model import FailureRow
 from turnback.job.status import JobState, Status
+from turnback.views.history import grouped_failures
+from turnback.views.model import FailureRow
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback.core.errors import CorruptFileError, FormatVersionError
-from turnback.inspect.throughput import throughput_history
 from turnback.job.throughput import FILE, Bucket, ThroughputLog, condense, read_throughput
 from turnback.storage.envelope import seal
 from turnback.storage.local import LocalStorage
+from turnback.views.throughput import throughput_history
 
 MINUTE, DAY = 60_000, 86_400_000
 START = 1_700_000_000_000 - 1_700_000_000_000 % DAY  # the beginning of every width

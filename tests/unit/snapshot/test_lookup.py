@@ -15,8 +15,6 @@ from turnback.core.errors import (
     JobNotFoundError,
     StateError,
 )
-from turnback.inspect.job import Job
-from turnback.inspect.lookup import look_up as look_up_text
 from turnback.snapshot import lookup
 from turnback.state.delta import DeltaBuilder
 from turnback.state.expiry import encode_time
@@ -24,6 +22,8 @@ from turnback.state.files import StorageRef
 from turnback.state.schema import StateTtl
 from turnback.storage.open import open_storage
 from turnback.types.typeinfo import Types
+from turnback.views.job import Job
+from turnback.views.lookup import look_up as look_up_text
 
 TOTAL = schema()
 SEEN = schema("seen", "list", Types.STRING())

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from web_support import BEARER, TOKEN, Browser
 
-from turnback.inspect.model import JobDetail, RequestRow
 from turnback.job.request import (
     RequestKind,
     RequestOutcome,
@@ -16,6 +15,7 @@ from turnback.job.request import (
 )
 from turnback.job.requests import Requests
 from turnback.job.throughput import ThroughputLog
+from turnback.views.model import JobDetail, RequestRow
 from turnback.web import api
 from turnback.web.api import JSON, ErrorAnswer
 from turnback.web.endpoints import ENDPOINTS

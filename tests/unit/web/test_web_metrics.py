@@ -128,7 +128,7 @@ def test_the_tables_hold_what_is_shown(browser):
 def test_no_jobs_at_all(tmp_path):
     from web_support import TOKEN, Browser
 
-    from turnback.inspect.jobs import Jobs
+    from turnback.views.jobs import Jobs
     from turnback.web.server import create_app
     from turnback.web.site import Site
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import logging, sys
-from turnback.inspect.jobs import Jobs
+from turnback.views.jobs import Jobs
 from turnback.web.server import serve
 from turnback.web.site import Site
 logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])

@@ -13,7 +13,6 @@ import httpx
 
 from fake_job import FakeJob, schema
 from manual_clock import ManualClock
-from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
 from turnback.job.history import (
     AttemptStarted,
@@ -31,6 +30,7 @@ from turnback.job.status import (
     ProgramSetting,
     StatusUpdate,
 )
+from turnback.views.jobs import Jobs
 from turnback.web.server import create_app, serve
 from turnback.web.site import Site
 

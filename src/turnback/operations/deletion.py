@@ -1,0 +1,178 @@
+"""Deleting for good: jobs, with their directory and local stores, and savepoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from turnback.checkpoint.log import CheckpointLog
+from turnback.core.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    JobInUseError,
+    NotFoundError,
+    StillNeededError,
+    StorageError,
+)
+from turnback.job.catalog import SavepointCatalog
+from turnback.job.directory import JOB
+from turnback.operations.garbage_files import why_in_use
+from turnback.operations.transactions import list_transactions
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.find import open_snapshot, resume_point
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import storage_of
+from turnback.views.job import Job
+from turnback.views.jobs import Jobs
+from turnback.views.locations import display_path, is_below, normalized
+from turnback.views.model import View
+from turnback.worker.local_state import all_stores
+
+
+class Deleted(View, frozen=True, kw_only=True):
+    """A job that is gone.
+
+    Attributes:
+        savepoints: Paths of its savepoints that were deleted too.
+        kept: Paths of those that were kept.
+    """
+
+    job: str
+    directory: str
+    files: int
+    bytes: int
+    savepoints: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+def delete_job(job: Job, jobs: Jobs, *, savepoints: bool = False, force: bool = False) -> Deleted:
+    """Delete a job that does not run; its savepoints only if `savepoints` says so.
+
+    Output that its sinks have written stays. `force` is for a job whose driver cannot be asked, and
+    for one with output that it has promised and not committed.
+
+    Raises:
+        JobInUseError: It runs, or may do so.
+        StillNeededError: Somebody has yet to settle what its sinks have promised, or another job
+            needs one of the savepoints.
+    """
+    refuse_to_delete(job, force=force)
+    taken = [row for row in job.savepoints() if row.exists is not False]
+    disposed = []
+    if savepoints:
+        for row in taken:
+            dispose(open_snapshot(row.path, jobs, jobs.options), jobs, force=force)
+            disposed.append(row.path)
+    kept = tuple(row.path for row in taken if row.path not in disposed)
+    storage = job.directory.storage
+    directory = display_path(storage.uri)
+    inside = [path for path in kept if is_below(path, directory)]
+    if inside:
+        raise StillNeededError(
+            f"the savepoint {inside[0]} is inside the directory of job {job.name!r}: copy it "
+            "elsewhere and dispose of it, or delete savepoints too with --savepoints"
+        )
+    sizes = storage.sizes()
+    # Last of all that by which it is found, so that what could not be deleted can be tried again.
+    for path in sorted(sizes, key=lambda path: (path == JOB, path)):
+        storage.delete(path)
+    if "://" not in directory:
+        with suppress(OSError):
+            Path(directory).rmdir()
+    for stores in all_stores([]):
+        owner = stores.owner()
+        if owner is not None and owner.directory == storage.uri:
+            stores.discard(f"job {job.name!r} was deleted")
+    return Deleted(
+        job=job.name,
+        directory=directory,
+        files=len(sizes),
+        bytes=sum(sizes.values()),
+        savepoints=tuple(disposed),
+        kept=kept,
+    )
+
+
+def refuse_to_delete(job: Job, *, force: bool = False) -> None:
+    """Raise an error if a job must not be deleted."""
+    alive = job.liveness()
+    if alive.driver is not None and alive.driver.alive and alive.takes_requests:
+        raise JobInUseError(
+            f"job {job.name!r} is {alive.state} (pid {alive.driver.pid}): stop it first with "
+            f"`turnback stop {job.name}` or `turnback cancel {job.name}`"
+        )
+    if force:
+        return
+    in_use = why_in_use(job)
+    if in_use is not None:
+        raise JobInUseError(
+            f"job {job.name!r} may be in use: {in_use}. Stop it first; if you know that nothing "
+            "runs it, give --force"
+        )
+    promised = list_transactions(job)
+    if promised:
+        raise StillNeededError(
+            f"job {job.name!r} has {len(promised)} transactions of sinks that are not settled, one "
+            f"of them of {promised[0].sink!r}: see `turnback transactions {job.name}`, or give "
+            "--force to lose that output"
+        )
+
+
+def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
+    """Delete a savepoint for good, unless a job needs it; the job that took it forgets it.
+
+    If not all of it can be deleted, what is left is no savepoint any more.
+    """
+    if snapshot.metadata is None:
+        raise ConfigurationError(
+            f"{snapshot.origin.uri} is a checkpoint: job {snapshot.job!r} itself deletes those it "
+            "does not retain any more. Only savepoints can be disposed of"
+        )
+    known = jobs.all()
+    if not force:
+        for job in known:
+            _refuse_if_needed(snapshot, job)
+    try:
+        SavepointDirectory(storage_of(snapshot.storage)).delete()
+    finally:
+        _forget(snapshot, known)
+
+
+def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
+    location = snapshot.origin.uri
+    try:
+        point = resume_point(CheckpointLog(job.directory.storage), job.directory)
+    except CheckpointNotFoundError:
+        return  # it would go on from a checkpoint, which is another matter
+    except StorageError as error:
+        raise ConfigurationError(
+            f"whether job {job.name!r} needs {location} is not known, because it cannot be read: "
+            f"{error}. Nothing was deleted; force it if you are sure"
+        ) from error
+    needed = point.snapshot if point is not None else None
+    if needed is not None and normalized(needed) == normalized(location):
+        raise ConfigurationError(
+            f"job {job.name!r} was started from {location} and has taken no checkpoint since: it "
+            "could not be started again without it. Let it take a checkpoint first, or force it"
+        )
+
+
+def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
+    """Drop the record of a savepoint that is gone; one of a copy elsewhere stays."""
+    assert snapshot.metadata is not None
+    id = snapshot.metadata.id
+    directory = SavepointDirectory(storage_of(snapshot.storage))
+    for job in jobs:
+        if job.name != snapshot.job:
+            continue
+        catalog = SavepointCatalog(job.directory.storage)
+        try:
+            entry = catalog.get(id)
+            if normalized(entry.path) != normalized(snapshot.origin.uri):
+                return
+            directory.load()
+        except CheckpointNotFoundError:
+            catalog.forget(id)
+        except (NotFoundError, ConfigurationError):
+            return  # it was never recorded, or its id cannot be that of a record
