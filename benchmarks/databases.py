@@ -17,8 +17,8 @@ from benchmarks.table import table
 from turnback import MySqlSink, PostgresSink, RedisSink
 from turnback.sinks.base import CommitterContext, Sink, WriterContext
 from turnback.state.files import StorageRef
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -11,8 +11,8 @@ from sinks import LatestScores, ScoreFiles, ScoreLog
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
 
 SCORES = "player string, score bigint"
 ELEMENTS = [("ann", 1), ("bob", 2), ("cy", 3), ("dee", 4)]

@@ -35,9 +35,9 @@ from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.open import open_storage
-from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
+from turnback.values.keys import KeyCodec
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import TypeInfo, Types, type_from_descriptor
 from turnback.views.job import Job
 
 _NAMES = itertools.count()

@@ -31,9 +31,9 @@ from turnback.checkpoint.manifest import Manifest
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Event, read_history
 from turnback.testing import LocalEngine
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import RowTypeInfo
 
 
 class Count(KeyedProcessFunction):

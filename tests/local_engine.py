@@ -15,16 +15,16 @@ from manual_clock import ManualClock
 from turnback import CollectSink, DataStream, StreamExecutionEnvironment
 from turnback.driver.epochs import EpochAcks, check_barriers
 from turnback.driver.event_time import EventTime
-from turnback.program.plan import Plan, SourcePlan
-from turnback.program.source_partitions import PARTITION_COLUMN, partition_number
+from turnback.plan.plan import Plan, SourcePlan
+from turnback.plan.sources import PARTITION_COLUMN, partition_number
 from turnback.sinks.base import CommitterContext
 from turnback.state.files import StateFile, StorageRef
 from turnback.testing.levels import Levels
-from turnback.types.columns import Batch, stream_columns
-from turnback.types.hints import as_type
+from turnback.values.columns import Batch, stream_columns
+from turnback.values.hints import as_type
+from turnback.worker.event_time import EpochTime
 from turnback.worker.message import Barrier, Order
 from turnback.worker.program import Chains
-from turnback.worker.time import EpochTime
 
 BACKENDS = ("hashmap", "hashmap", "hashmap", "rocksdb")
 """Seldom the one that takes long to open."""

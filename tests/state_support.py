@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from turnback.program.descriptors import StateDescriptor
+from turnback.functions.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import BuiltDelta, DeltaBuilder, OpenFile, ReadFile, open_delta
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica
-from turnback.types.keys import KeyCodec, group_range
-from turnback.types.typeinfo import Types
+from turnback.values.keys import KeyCodec, group_range
+from turnback.values.typeinfo import Types
 
 
 def opener(read: ReadFile) -> OpenFile:

@@ -16,7 +16,7 @@ from turnback import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from turnback.program.time import MIN_TIME
+from turnback.functions.event_time import MIN_TIME
 
 Build = Callable[[DataStream, DataStream], Sequence[CollectSink]]
 """Makes a program of two streams; what it collects is given back in this order."""

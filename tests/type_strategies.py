@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from turnback.types.typeinfo import (
+from turnback.values.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
     ListTypeInfo,

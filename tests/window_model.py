@@ -13,7 +13,7 @@ from turnback import (
     TumblingEventTimeWindows,
     WindowAssigner,
 )
-from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
 
 Event = tuple[str, int, int]
 """A key, a time, a number."""

@@ -30,8 +30,9 @@ from .connectors.sql.postgres import PostgresSink
 from .connectors.tables.delta import DeltaSink
 from .connectors.tables.iceberg import IcebergSink
 from .driver.job import ClaimMode
-from .program.aggregates import (
+from .functions.aggregates import (
     Aggregate,
+    approx_distinct_of,
     count,
     count_of,
     first_of,
@@ -44,46 +45,45 @@ from .program.aggregates import (
     sum_of,
     variance_of,
 )
-from .program.async_io import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
-from .program.broadcast import (
+from .functions.async_io import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
+from .functions.base import (
+    AggregateFunction,
+    CoFlatMapFunction,
+    CoGroupFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatJoinFunction,
+    FlatMapFunction,
+    JoinFunction,
+    KeyedBatchFunction,
+    KeyedColumns,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    RuntimeContext,
+    WindowFunction,
+)
+from .functions.broadcast import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedStateFunction,
     ReadOnlyBroadcastState,
 )
-from .program.descriptors import (
+from .functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from .program.distinct import approx_distinct_of
-from .program.functions import (
-    AggregateFunction,
-    FilterFunction,
-    FlatMapFunction,
-    KeyedBatchFunction,
-    KeyedColumns,
-    KeyedProcessFunction,
-    KeySelector,
-    MapFunction,
-    ProcessFunction,
-    ProcessWindowFunction,
-    ReduceFunction,
-    RuntimeContext,
-    WindowFunction,
-)
-from .program.graph import OutputTag
-from .program.groups import Groups
-from .program.operator_state import (
-    CheckpointedFunction,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    OperatorStateStore,
-)
-from .program.partitioning import Partitioner
-from .program.time import (
+from .functions.event_time import (
     Duration,
     Time,
     TimeDomain,
@@ -91,41 +91,15 @@ from .program.time import (
     TimestampAssigner,
     WatermarkStrategy,
 )
-from .program.triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    EventTimeTrigger,
-    Evictor,
-    ProcessingTimeTrigger,
-    PurgingTrigger,
-    TimeEvictor,
-    Trigger,
-    TriggerResult,
+from .functions.groups import Groups
+from .functions.operator_state import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
 )
-from .program.ttl import StateTtlConfig
-from .program.two_inputs import (
-    CoFlatMapFunction,
-    CoGroupFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    FlatJoinFunction,
-    JoinFunction,
-    KeyedCoProcessFunction,
-    ProcessJoinFunction,
-)
-from .program.windows import (
-    EventTimeSessionWindows,
-    GlobalWindows,
-    ProcessingTimeSessionWindows,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
-    TimeWindow,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
-)
+from .functions.partitioning import Partitioner
+from .functions.ttl import StateTtlConfig
 from .sinks.idempotent import IdempotentSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.schemas import (
@@ -138,11 +112,35 @@ from .sinks.schemas import (
 from .sinks.two_phase import TwoPhaseCommitSink
 from .sinks.write_ahead import StagedOutput, WriteAheadSink
 from .spark.batch_sink import BatchEpoch, SparkBatchSink
-from .state.collections import ListState, MapState
-from .state.operator import BroadcastState
+from .state.list_and_map import ListState, MapState
+from .state.subtasks import BroadcastState
 from .state.values import AggregatingState, ReducingState, ValueState
-from .types.row import Row
-from .types.typeinfo import Types
+from .timing.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountEvictor,
+    CountTrigger,
+    EventTimeTrigger,
+    Evictor,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    TimeEvictor,
+    Trigger,
+    TriggerResult,
+)
+from .timing.windows import (
+    EventTimeSessionWindows,
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
+from .values.row import Row
+from .values.typeinfo import Types
 
 __all__ = [
     "Aggregate",

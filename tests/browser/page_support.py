@@ -34,7 +34,7 @@ from turnback.job.status import (
     TaskLoad,
 )
 from turnback.job.throughput import ThroughputLog
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.jobs import Jobs
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
 from turnback.job.history import History
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.jobs import Jobs
 from unit.web.web_support import served
 

@@ -19,15 +19,16 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.core.errors import JobFailedError, PlanError, TooLargeError
-from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.plan import Channel, Input, InputId, Operator
+from turnback.functions.key_spec import KeySpec
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Channel, Input, InputId, Operator
 from turnback.state import delta
 from turnback.state.key_context import KeyContext
 from turnback.state.rocks_store import RocksStore
 from turnback.testing import JobHarness, source
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
-from turnback.types.keys import KeyCodec
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
+from turnback.values.keys import KeyCodec
 from turnback.worker.batch_runners import MapBatchesRunner
 from turnback.worker.routing import MOST_BYTES, Router, bounded
 from turnback.worker.runners import FunctionOutput

@@ -11,7 +11,7 @@ import pytest
 from local_engine import LocalEngine, collected, environment, source
 from turnback import DataStream, MapFunction, Partitioner, Types
 from turnback.core.errors import ElementTypeError, PlanError, UserFunctionError
-from turnback.program.plan import Routing
+from turnback.plan.plan import Routing
 
 LONG = Types.LONG()
 

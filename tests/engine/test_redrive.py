@@ -22,7 +22,7 @@ from turnback.core.errors import TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.operations.letters import read_letters
 from turnback.operations.redrive import Redrive, RedriveRow
-from turnback.program.dead_letters import DEAD_LETTER, decode_letter
+from turnback.plan.dead_letters import DEAD_LETTER, decode_letter
 from turnback.testing import DriverCrash, JobHarness, source
 from turnback.views.job import Job
 

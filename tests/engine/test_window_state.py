@@ -30,8 +30,8 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import JobFailedError
-from turnback.program.window_state import keeps_window_state
 from turnback.testing import JobHarness, source
+from turnback.timing.window_state import keeps_window_state
 
 SCHEMA = "k string, at bigint"
 OUTPUT = "k string, start bigint, told string"

@@ -44,7 +44,7 @@ from turnback import (
     sum_of,
 )
 from turnback.core.errors import JobFailedError, PlanError
-from turnback.state.collections import MapState
+from turnback.state.list_and_map import MapState
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, at bigint"

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as pyspark_types
 
-from turnback.types.columns import Batch, stream_ddl
-from turnback.types.hints import as_type
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import RowTypeInfo, Types
+from turnback.values.columns import Batch, stream_ddl
+from turnback.values.hints import as_type
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import RowTypeInfo, Types
 
 KEYS: dict[str, list[Any]] = {
     "tinyint": [0, 1, -1, 127, -128],

@@ -17,7 +17,7 @@ from turnback.cli.output import json_value
 from turnback.core.errors import ConfigurationError
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.state_frames import check_only_reads
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.compare import differences, summary
 from turnback.views.local_sql import query
 

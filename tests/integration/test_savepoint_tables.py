@@ -38,7 +38,7 @@ from turnback.core.errors import (
     StateError,
 )
 from turnback.snapshot.preflight import Verdict
-from turnback.types.keys import KeyCodec
+from turnback.values.keys import KeyCodec
 
 # -- reading
 

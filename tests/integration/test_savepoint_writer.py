@@ -38,7 +38,7 @@ from turnback.core.errors import (
 )
 from turnback.job.directory import JobDirectory
 from turnback.testing.streams import newest_state
-from turnback.types.keys import KeyCodec
+from turnback.values.keys import KeyCodec
 
 # -- writing
 

@@ -17,7 +17,7 @@ from turnback import (
     OutputTag,
     ValueStateDescriptor,
 )
-from turnback.program.time import MAX_TIME
+from turnback.functions.event_time import MAX_TIME
 from two_streams import by_key, in_order, run_cut
 
 FIRST = "k string, at bigint, delay bigint"

@@ -30,7 +30,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.core.errors import TurnbackError
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 
 
 class Text(str):

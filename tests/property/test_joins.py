@@ -20,7 +20,7 @@ from turnback import (
     Time,
     TumblingEventTimeWindows,
 )
-from turnback.program.time import MAX_TIME
+from turnback.functions.event_time import MAX_TIME
 from two_streams import by_key, in_order, run_cut
 
 LEFT = "k string, at bigint, n bigint"

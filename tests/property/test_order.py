@@ -34,7 +34,7 @@ from turnback import (
     list_of,
     sum_of,
 )
-from turnback.types.hints import as_type
+from turnback.values.hints import as_type
 
 EVENT = "key string, at bigint, n bigint"
 BY_TIME = WatermarkStrategy.for_bounded_out_of_orderness(

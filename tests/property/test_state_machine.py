@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from state_support import FakeJob, clip
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -22,7 +22,7 @@ from turnback.program.descriptors import (
     ValueStateDescriptor,
 )
 from turnback.state.files import in_order, plan_merges
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 class Join:

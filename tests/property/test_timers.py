@@ -26,7 +26,7 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
 
 SCHEMA = "k string, at bigint, delay bigint"
 OUTPUT = "k string, what string, n bigint, at bigint, mark bigint"

@@ -19,7 +19,7 @@ from turnback.core.errors import FINAL, REPLACED
 from turnback.driver import runner as driver_runner
 from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 from turnback.sinks.base import Sink
 
 _MOST_ATTEMPTS = 4

@@ -21,15 +21,15 @@ from turnback.core.errors import EpochConflictError
 from turnback.driver.engine import EpochInput, Sources
 from turnback.driver.job import JobSpec
 from turnback.driver.merger import MergeTask
-from turnback.program.plan import Operator, Plan
+from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
 from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StateFile, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
-from turnback.types.columns import Batch
-from turnback.types.keys import partition_of
+from turnback.values.columns import Batch
+from turnback.values.keys import partition_of
 from turnback.worker.message import Barrier, Order, TaskAck, TaskName
 
 Record = tuple[str, int]

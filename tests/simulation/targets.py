@@ -23,7 +23,7 @@ from turnback.sinks.base import (
     promised_version,
     require_known_attempt,
 )
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -9,7 +9,7 @@ import pytest
 from services.kafka import KafkaBroker
 from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
 from turnback.state.files import StorageRef
-from turnback.types.typeinfo import TypeInfo, Types
+from turnback.values.typeinfo import TypeInfo, Types
 
 _POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

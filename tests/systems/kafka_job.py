@@ -27,7 +27,7 @@ from turnback.connectors.kafka import client as kafka_client
 from turnback.sinks.base import ClosingCommitter, Committer, CommitterContext, WriterContext
 from turnback.state.files import StorageRef
 from turnback.storage.local import LocalStorage
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 if TYPE_CHECKING:
     from services.kafka import KafkaBroker

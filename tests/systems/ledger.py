@@ -25,8 +25,8 @@ from ledger_targets import Target
 from crash.driver import Driver
 from turnback import MySqlSink, PostgresSink
 from turnback.sinks.base import WriterContext
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 _JOB = Path(__file__).with_name("ledger_job.py")
 _HOT = 8

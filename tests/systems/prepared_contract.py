@@ -15,7 +15,7 @@ from services.proxy import proxy_to
 from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql import rows as sql_rows
 from turnback.core.errors import ConfigurationError, EpochConflictError, SinkError
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 
 class PreparedContract:

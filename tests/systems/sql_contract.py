@@ -25,8 +25,8 @@ from turnback.core.errors import ConfigurationError, FencedError, JobFailedError
 from turnback.sinks.base import version_of
 from turnback.testing import LocalEngine, check_sink
 from turnback.testing.trial import Promise
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo, Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo, Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

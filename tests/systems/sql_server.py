@@ -12,7 +12,7 @@ from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql.sink import SqlSink
 from turnback.core.errors import StorageError
 from turnback.sinks.base import CommitterContext, WriterContext
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 Task, Driver = Callable[..., WriterContext], Callable[..., CommitterContext]
 

@@ -17,8 +17,8 @@ from turnback.connectors.tables.committer import Mark
 from turnback.connectors.tables.sink import TableSink
 from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
 from turnback.sinks.identity import SinkIdentity
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo
 
 POSTS = Types.ROW_NAMED(["post", "n", "day"], [Types.STRING(), Types.LONG(), Types.STRING()])
 A, B, C = ("a", 1, "mon"), ("b", None, "tue"), ("c", 3, None)

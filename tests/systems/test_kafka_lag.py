@@ -19,7 +19,7 @@ from turnback.connectors.kafka import offsets as kafka_offsets
 from turnback.connectors.kafka.check import kafka_cluster
 from turnback.connectors.kafka.lag import KafkaLagReader
 from turnback.core.errors import TurnbackError
-from turnback.program.source_lag import ReplayLimit, SourceLag
+from turnback.plan.sources import ReplayLimit, SourceLag
 
 NOW = int(time.time() * 1000)
 

@@ -16,7 +16,7 @@ from turnback.connectors.kinesis import shards as kinesis_shards
 from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.reader import KinesisReader
 from turnback.core.errors import ConfigurationError, SourceError
-from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
+from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.worker.message import EncodedError
 
 

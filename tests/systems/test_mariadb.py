@@ -13,7 +13,7 @@ from sql_server import Driver, MariaDb, Task, with_new_tables, write
 
 from services.mariadb import MariaDbServer
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 @pytest.fixture

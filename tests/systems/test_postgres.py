@@ -13,7 +13,7 @@ from sql_server import Driver, Postgres, Task, with_new_tables, write
 
 from services.postgres import PostgresServer, postgres_server
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 @pytest.fixture

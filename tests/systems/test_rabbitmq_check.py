@@ -12,7 +12,7 @@ from turnback import RabbitMQOffsetsInitializer, RabbitMQSource, SimpleStringSch
 from turnback.connectors.rabbitmq.client import FIRST, RabbitMQClient
 from turnback.connectors.rabbitmq.reader import RabbitMQReader, server_of
 from turnback.core.errors import ConfigurationError, SourceError
-from turnback.program.source_lag import SourceLag
+from turnback.plan.sources import SourceLag
 from turnback.worker.message import EncodedError
 
 WRONG = "wrong-password-of-rabbitmq"

@@ -18,8 +18,8 @@ from turnback.core.errors import ConfigurationError, FencedError, SinkError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
 from turnback.testing.trial import Promise
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 Task, Driver = Callable[..., WriterContext], Callable[..., CommitterContext]
 WIDE = Types.ROW_NAMED(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.program.dead_letters import Letter
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import Types
+from turnback.plan.dead_letters import Letter
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import Types
 
 
 def letter(position: int = 0, **fields: Any) -> bytes:

@@ -12,10 +12,10 @@ from turnback.config.option import positive
 from turnback.config.options import MAX_PARALLELISM
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_size
-from turnback.program.epoch_limit import EpochLimit
+from turnback.plan.sources import EpochLimit
 from turnback.state.schema import KeySchema
-from turnback.types.hints import as_type
-from turnback.types.keys import KeyCodec
+from turnback.values.hints import as_type
+from turnback.values.keys import KeyCodec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

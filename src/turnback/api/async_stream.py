@@ -7,16 +7,16 @@ from typing import Any
 from turnback.api.functions import name_of
 from turnback.api.stream import DataStream
 from turnback.core.errors import PlanError
-from turnback.program.async_io import (
+from turnback.functions.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWait,
     check_async_function,
     check_retries,
 )
-from turnback.program.graph import NodeKind
-from turnback.program.time import Duration, as_milliseconds
-from turnback.types.hints import as_type
+from turnback.functions.event_time import Duration, as_milliseconds
+from turnback.plan.graph import NodeKind
+from turnback.values.hints import as_type
 
 
 class AsyncDataStream:

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from turnback.api.functions import checked_instance, name_of, output_type_of
 from turnback.core.errors import PlanError, UnsupportedTypeError
-from turnback.program.broadcast import (
+from turnback.functions.base import TimerFunction
+from turnback.functions.broadcast import (
     BroadcastOperator,
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     TimedBroadcastOperator,
     numbered_type,
 )
-from turnback.program.descriptors import MapStateDescriptor
-from turnback.program.functions import TimerFunction
-from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.partitioning import Partitioning, Spread
+from turnback.functions.descriptors import MapStateDescriptor
+from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import Partitioning, Spread
+from turnback.plan.graph import NodeKind
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from turnback.api.functions import checked_instance, name_of, output_type_of
 from turnback.api.keys import Selector, common_keys, keyed_by
 from turnback.core.errors import PlanError
-from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.two_inputs import (
+from turnback.functions.base import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
+from turnback.functions.key_spec import KeySpec
+from turnback.plan.graph import NodeKind
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream

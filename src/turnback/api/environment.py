@@ -35,16 +35,16 @@ from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
 from turnback.driver.job import ClaimMode, JobReport, JobSpec
+from turnback.functions.event_time import WatermarkStrategy
 from turnback.job.run import LaunchMode
-from turnback.program.changed_files import watched_files
-from turnback.program.graph import NodeKind, StreamGraph
-from turnback.program.malformed import MalformedPolicy, files_policy
-from turnback.program.plan import Plan
-from turnback.program.planner import plan
-from turnback.program.time import WatermarkStrategy
+from turnback.plan.graph import NodeKind, StreamGraph
+from turnback.plan.malformed import MalformedPolicy, files_policy
+from turnback.plan.plan import Plan
+from turnback.plan.planner import plan
+from turnback.plan.sources import watched_files
 from turnback.snapshot.matching import Allowed, Renames
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

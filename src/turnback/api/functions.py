@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.program.functions import (
+from turnback.functions.base import (
     FilterFunction,
     FlatMapFunction,
     Function,
     MapFunction,
     ReduceFunction,
 )
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import TypeInfo
 
 
 class CallableFunction(MapFunction, FlatMapFunction, FilterFunction, ReduceFunction):

@@ -18,8 +18,8 @@ from turnback.driver.job import ClaimMode, JobSpec
 from turnback.job.hooks import check_command
 from turnback.job.started import StartedProgram
 from turnback.job.status import ProgramSetting
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Plan
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Plan
 from turnback.snapshot.matching import Allowed, Renames
 
 _LOG = logging.getLogger(__name__)

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 from turnback.api.functions import checked_instance, name_of, output_type_of
 from turnback.api.keys import Selector, keyed_by
 from turnback.core.errors import PlanError
-from turnback.program.functions import declared_states
-from turnback.program.graph import NodeKind, OutputTag
-from turnback.program.interval_join import Interval, IntervalJoinOperator, IntervalJoinPlan
-from turnback.program.time import Duration, Time, as_milliseconds
-from turnback.program.triggers import Evictor, Trigger
-from turnback.program.two_inputs import (
+from turnback.functions.base import (
     CoGroupFunction,
     FlatJoinFunction,
     JoinFunction,
+    OutputTag,
     ProcessJoinFunction,
+    declared_states,
 )
-from turnback.program.window_join import CoGroupWindow, WindowJoinOperator, tagged_type
-from turnback.program.window_operator import WindowPlan
-from turnback.program.windows import WindowAssigner
+from turnback.functions.event_time import Duration, Time, as_milliseconds
+from turnback.plan.graph import NodeKind
+from turnback.timing.interval_join import Interval, IntervalJoinOperator, IntervalJoinPlan
+from turnback.timing.triggers import Evictor, Trigger
+from turnback.timing.window_join import CoGroupWindow, WindowJoinOperator, tagged_type
+from turnback.timing.window_operator import WindowPlan
+from turnback.timing.windows import WindowAssigner
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream, KeyedStream

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from turnback.api.functions import returned_type
 from turnback.core.errors import PlanError
-from turnback.program.functions import KeySelector
-from turnback.program.graph import KeySpec
-from turnback.types.columns import stream_columns
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.functions.base import KeySelector
+from turnback.functions.key_spec import KeySpec
+from turnback.values.columns import stream_columns
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream

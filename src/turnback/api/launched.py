@@ -24,7 +24,7 @@ from turnback.core.masking import mask_text
 from turnback.driver.job import ClaimMode, JobSpec
 from turnback.job.run import Launch, LaunchMode, ProcessId, RunDirectory, RunError, current_run
 from turnback.job.started import StartedProgram
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 _BELOW = re.compile(re.escape(get_path("stdlib")) + r"/(?!site-packages/)|.*/(py4j|pyspark)/")

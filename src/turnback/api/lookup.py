@@ -110,8 +110,8 @@ def look_up(
 def _value(found: lookup.KeyRows) -> Any:
     from turnback.state.backend import sub_codec
     from turnback.state.expiry import TIME_BYTES
-    from turnback.types.serializer import Serializer
-    from turnback.types.typeinfo import type_from_descriptor
+    from turnback.values.serializer import Serializer
+    from turnback.values.typeinfo import type_from_descriptor
 
     schema = found.schema
     decode = Serializer(type_from_descriptor(schema.value)).decode

@@ -6,7 +6,7 @@ from typing import Self
 
 from turnback.core.errors import PlanError
 from turnback.core.ids import check_uid
-from turnback.program.graph import Node, NodeKind, StreamGraph
+from turnback.plan.graph import Node, NodeKind, StreamGraph
 
 
 class Named:

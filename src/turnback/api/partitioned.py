@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 from turnback.api.broadcast import BroadcastStream
 from turnback.api.functions import name_of
 from turnback.core.errors import PlanError
-from turnback.program.descriptors import MapStateDescriptor
-from turnback.program.functions import KeySelector
-from turnback.program.graph import NodeKind
-from turnback.program.partitioning import Partitioner, Partitioning, Spread
+from turnback.functions.base import KeySelector
+from turnback.functions.descriptors import MapStateDescriptor
+from turnback.functions.partitioning import Partitioner, Partitioning, Spread
+from turnback.plan.graph import NodeKind
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream

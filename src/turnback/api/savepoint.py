@@ -12,7 +12,7 @@ from turnback.api.arguments import path_text
 from turnback.checkpoint.manifest import Manifest, OperatorInfo
 from turnback.config.configuration import location as absolute
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 from turnback.snapshot.diff import Change, state_ids, state_pair
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import view_names

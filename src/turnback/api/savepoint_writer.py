@@ -16,8 +16,8 @@ from turnback.connectors.kafka.source import kafka_position
 from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.functions.descriptors import StateDescriptor
 from turnback.job.request import check_label
-from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import SavepointDraft
 from turnback.snapshot.metadata import SavepointMetadata

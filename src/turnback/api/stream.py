@@ -17,36 +17,31 @@ from turnback.api.partitioned import Partitioned
 from turnback.api.tolerant import Tolerant
 from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
-from turnback.program.aggregates import Aggregate
-from turnback.program.aggregation import Aggregation, Combination, plan_aggregation
-from turnback.program.functions import (
+from turnback.functions.aggregates import Aggregate
+from turnback.functions.aggregation import Aggregation, Combination, plan_aggregation
+from turnback.functions.base import (
     FilterFunction,
     FlatMapFunction,
     KeyedBatchFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    OutputTag,
     ProcessFunction,
     ReduceFunction,
 )
-from turnback.program.graph import (
-    SIDE_OUTPUT_KINDS,
-    KeySpec,
-    Node,
-    NodeKind,
-    OutputTag,
-    StreamGraph,
-)
-from turnback.program.partitioning import Spread
-from turnback.program.rolling import RollingAggregate
-from turnback.program.time import WatermarkStrategy
-from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
-from turnback.program.window_aggregation import WindowAggregation
-from turnback.program.windows import GlobalWindows, WindowAssigner
+from turnback.functions.event_time import WatermarkStrategy
+from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import Spread
+from turnback.functions.rolling import RollingAggregate
+from turnback.plan.graph import SIDE_OUTPUT_KINDS, Node, NodeKind, StreamGraph
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.timing.triggers import CountEvictor, CountTrigger, PurgingTrigger
+from turnback.timing.window_aggregation import WindowAggregation
+from turnback.timing.windows import GlobalWindows, WindowAssigner
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from turnback.spark.batch_sink import BatchFunction

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.named import Named
 from turnback.core.errors import PlanError
-from turnback.program.dead_letters import DEAD_LETTER, DEAD_LETTERS
-from turnback.program.error_policy import ErrorPolicy
-from turnback.program.functions import KeyedBatchFunction, user_function
-from turnback.program.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind, OutputTag
-from turnback.program.malformed import MALFORMED, MALFORMED_RECORD
-from turnback.program.operator_state import has_operator_state
+from turnback.functions.base import KeyedBatchFunction, OutputTag, user_function
+from turnback.functions.operator_state import has_operator_state
+from turnback.plan.dead_letters import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
+from turnback.plan.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind
+from turnback.plan.malformed import MALFORMED, MALFORMED_RECORD
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream
 
-_OURS = "turnback.program."
+_OURS = ("turnback.functions.", "turnback.timing.", "turnback.plan.")
 
 
 class Tolerant(Named):

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from turnback.api.functions import as_function, checked_instance, name_of, returned_type
 from turnback.core.errors import PlanError
-from turnback.program.aggregates import Aggregate
-from turnback.program.folded_windows import FoldedWindows
-from turnback.program.functions import (
+from turnback.functions.aggregates import Aggregate
+from turnback.functions.base import (
     AggregateFunction,
     Function,
+    OutputTag,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,
 )
-from turnback.program.graph import NodeKind, OutputTag, has_partitions, strategies_before
-from turnback.program.operator_state import has_operator_state
-from turnback.program.time import Duration, as_milliseconds
-from turnback.program.triggers import Evictor, Trigger
-from turnback.program.window_aggregation import plan_window_aggregation
-from turnback.program.window_operator import Folding, WindowOperator, WindowPlan
-from turnback.program.windows import TumblingEventTimeWindows, WindowAssigner
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.functions.event_time import Duration, as_milliseconds
+from turnback.functions.operator_state import has_operator_state
+from turnback.plan.graph import NodeKind, has_partitions, strategies_before
+from turnback.timing.folded_windows import FoldedWindows
+from turnback.timing.triggers import Evictor, Trigger
+from turnback.timing.window_aggregation import plan_window_aggregation
+from turnback.timing.window_operator import Folding, WindowOperator, WindowPlan
+from turnback.timing.windows import TumblingEventTimeWindows, WindowAssigner
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream, KeyedStream

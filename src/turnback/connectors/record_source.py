@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 
 from turnback.config.option import nonempty_text, positive
 from turnback.core.errors import ConfigurationError, PlanError
-from turnback.program.graph import SourceCheck
-from turnback.program.malformed import MalformedPolicy, malformed_policy
-from turnback.program.source_lag import OpenLagReader
-from turnback.program.time import WatermarkStrategy
+from turnback.functions.event_time import WatermarkStrategy
+from turnback.plan.graph import SourceCheck
+from turnback.plan.malformed import MalformedPolicy, malformed_policy
+from turnback.plan.sources import OpenLagReader
 from turnback.sinks.schemas import (
     DeserializationSchema,
     JsonRowDeserializationSchema,
     SimpleStringSchema,
 )
-from turnback.types.columns import stream_columns
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+from turnback.values.columns import stream_columns
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

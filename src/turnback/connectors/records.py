@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from turnback.core.errors import ConfigurationError, TurnbackError
-from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
+from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, placed_text
-from turnback.types.columns import stream_ddl
-from turnback.types.typeinfo import quote_name
+from turnback.values.columns import stream_ddl
+from turnback.values.typeinfo import quote_name
 from turnback.worker.message import encode_error
 
 _PARSED = "_turnback_row"

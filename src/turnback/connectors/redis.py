@@ -24,9 +24,9 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.idempotent import IdempotentSink
 from turnback.sinks.passwords import hide, password_of, without_secret_parameters
-from turnback.types.columns import Batch, stream_columns
-from turnback.types.plain_values import json_column, text_column
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch, stream_columns
+from turnback.values.plain_values import json_column, text_column
+from turnback.values.typeinfo import TypeInfo
 
 _KEYS_AT_ONCE = 500
 _VERSION_FIELD = "turnback_version"

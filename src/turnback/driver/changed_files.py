@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from turnback.checkpoint.manifest import LogFile
-from turnback.program.changed_files import WatchedFiles
-from turnback.program.malformed import plain_path
+from turnback.plan.malformed import plain_path
+from turnback.plan.sources import WatchedFiles
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check
 

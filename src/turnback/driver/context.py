@@ -26,7 +26,7 @@ from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
 from turnback.job.run import RunDirectory
 from turnback.job.status import StatusUpdate
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 from turnback.state.files import StorageRef
 
 _LOG = logging.getLogger(__name__)

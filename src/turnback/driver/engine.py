@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeVar
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.driver.job import JobSpec
-from turnback.program.epoch_limit import EpochLimit
-from turnback.program.malformed import MalformedPolicy
-from turnback.program.plan import Plan
+from turnback.plan.malformed import MalformedPolicy
+from turnback.plan.plan import Plan
+from turnback.plan.sources import EpochLimit
 from turnback.storage.base import Storage
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck
 
 T = TypeVar("T")

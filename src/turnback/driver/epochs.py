@@ -25,15 +25,15 @@ from turnback.driver.merger import Merger
 from turnback.driver.meter import Meter, Records, total
 from turnback.driver.progress import ProgressMeter
 from turnback.driver.redrive import Feed
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Level
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Level
 from turnback.sinks.base import directory_digest
 from turnback.state.expiry import merge_limits
+from turnback.worker.event_time import EpochTime
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
 from turnback.worker.restoring import store_task
 from turnback.worker.stamps import Segment
-from turnback.worker.time import EpochTime
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3

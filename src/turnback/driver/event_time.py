@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from turnback.core.clock import Clock
-from turnback.program.plan import Plan
-from turnback.program.source_partitions import partition_number, whole_source
-from turnback.program.time import MAX_TIME, MIN_TIME
-from turnback.program.timers import goes_by_time
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.plan.plan import Plan
+from turnback.plan.sources import partition_number, whole_source
+from turnback.plan.timers import goes_by_time
+from turnback.worker.event_time import EpochTime, Partitions, advance, watermark_of
 from turnback.worker.stamps import Segment
-from turnback.worker.time import EpochTime, Partitions, advance, watermark_of
 
 _LOG = logging.getLogger(__name__)
 _NEVER_S = 3600.0

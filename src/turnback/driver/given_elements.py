@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
-from turnback.types.row import Row
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
+from turnback.values.row import Row
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 
 _MAX_COLLECTION_BYTES = 64 * 1024 * 1024
 

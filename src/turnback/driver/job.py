@@ -21,11 +21,12 @@ from turnback.core.errors import (
     UserFunctionError,
 )
 from turnback.core.masking import mask_arguments, mask_text
+from turnback.functions.key_spec import KeySpec
 from turnback.job.run import RunDirectory
 from turnback.job.started import StartedProgram
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
-from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.plan import Operator, Plan
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator, Plan
 from turnback.snapshot.matching import Allowed, Renames
 
 

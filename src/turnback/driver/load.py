@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from turnback.core.clock import Clock
 from turnback.job.status import OperatorLoad, TaskLoad
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 from turnback.worker.message import TaskAck
 from turnback.worker.program import Chains
 

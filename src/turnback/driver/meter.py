@@ -10,7 +10,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.core.clock import Clock
 from turnback.driver.load import LoadMeter
 from turnback.job.status import Metrics
-from turnback.program.plan import Plan
+from turnback.plan.plan import Plan
 from turnback.state.files import StateFile
 from turnback.worker.message import TaskAck
 from turnback.worker.program import Chains

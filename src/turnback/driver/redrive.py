@@ -12,9 +12,8 @@ from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
 from turnback.driver.matched import Matched
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
-from turnback.program.dead_letters import LetterId, decode_letter
-from turnback.program.error_policy import ErrorPolicy
-from turnback.program.plan import Plan
+from turnback.plan.dead_letters import ErrorPolicy, LetterId, decode_letter
+from turnback.plan.plan import Plan
 from turnback.worker.redriving import check_letter
 
 _LOG = logging.getLogger(__name__)

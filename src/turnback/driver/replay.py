@@ -11,7 +11,7 @@ from turnback.core.errors import TurnbackError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.replay import Replays, SavepointReplay
-from turnback.program.source_lag import ReplayLimit
+from turnback.plan.sources import ReplayLimit
 from turnback.snapshot.directory import SavepointDirectory
 
 _NEWEST = 100

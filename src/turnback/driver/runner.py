@@ -60,8 +60,8 @@ from turnback.job.hooks import Hooks
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.job.throughput import ThroughputLog
-from turnback.program.changed_files import ChangedFilesPolicy, changed_files_text
-from turnback.program.plan import Plan, SourcePlan
+from turnback.plan.plan import Plan, SourcePlan
+from turnback.plan.sources import ChangedFilesPolicy, changed_files_text
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot

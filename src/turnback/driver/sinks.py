@@ -12,14 +12,14 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import CorruptFileError, TurnbackError
 from turnback.job.directory import JobDirectory
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator, Plan
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import ClosingCommitter, CommitterContext, Sink
 from turnback.sinks.write_ahead import accept_published
 from turnback.snapshot.find import resume_point
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.envelope import decode_document, encode_document
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1

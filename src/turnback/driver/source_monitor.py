@@ -17,13 +17,13 @@ from turnback.driver.changed_files import FilesWatch, SeenFiles
 from turnback.driver.lag import LagTrend, SteadyGrowth, catch_up_s
 from turnback.driver.replay import ReplayLimits
 from turnback.job.status import Lag
-from turnback.program.plan import Plan, SourcePlan
-from turnback.program.source_identity import ReadsIdentity
-from turnback.program.source_lag import (
+from turnback.plan.plan import Plan, SourcePlan
+from turnback.plan.sources import (
     CommitsPositions,
     KnowsReplayLimits,
     LagReader,
     OpenLagReader,
+    ReadsIdentity,
     SourceLag,
 )
 from turnback.storage.base import Storage

@@ -24,8 +24,8 @@ from turnback.driver.job import ClaimMode
 from turnback.driver.matched import Matched, require_files, require_kept_output
 from turnback.driver.sinks import claim_targets
 from turnback.job.status import JobState
-from turnback.program.plan import Plan
-from turnback.program.source_partitions import whole_source
+from turnback.plan.plan import Plan
+from turnback.plan.sources import whole_source
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
     Match,
@@ -39,7 +39,7 @@ from turnback.snapshot.metadata import StateId
 from turnback.snapshot.preflight import check_position, refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, StoredRows, source_uid
 from turnback.snapshot.writer import copy_source_log
-from turnback.state.operator import is_redistributed
+from turnback.state.subtasks import is_redistributed
 from turnback.worker.intake import (
     IntakeTask,
     Move,

@@ -16,9 +16,9 @@ from pyarrow import parquet
 
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.connectors.files.sink import FileSink
-from turnback.program.descriptors import ValueStateDescriptor
-from turnback.program.functions import KeyedProcessFunction, RuntimeContext
-from turnback.types.row import Row
+from turnback.functions.base import KeyedProcessFunction, RuntimeContext
+from turnback.functions.descriptors import ValueStateDescriptor
+from turnback.values.row import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -118,7 +118,7 @@ def _compact(program: ProgramPlanned, words: Sequence[str]) -> CompactedTables:
 
 
 def _sinks(program: ProgramPlanned) -> dict[str, Sink]:
-    from turnback.program.graph import NodeKind
+    from turnback.plan.graph import NodeKind
 
     operators = program.plan.operators()
     return {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}

@@ -12,7 +12,7 @@ import msgspec
 
 from turnback.core.errors import ConfigurationError, NotFoundError
 from turnback.core.extras import require
-from turnback.program.dead_letters import decode_letter
+from turnback.plan.dead_letters import decode_letter
 
 _COLUMN = "data"
 _JSON = (".json", ".jsonl", ".ndjson")

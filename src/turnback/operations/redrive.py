@@ -10,7 +10,7 @@ import msgspec
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import ConfigurationError
 from turnback.job.redrive import RedriveInbox
-from turnback.program.dead_letters import decode_letter
+from turnback.plan.dead_letters import decode_letter
 from turnback.views.job import Job
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from turnback.core.errors import ConfigurationError, FencedError, SinkError, TurnbackError
 from turnback.state.files import StorageRef
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo
 
 R = TypeVar("R")
 

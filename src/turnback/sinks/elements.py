@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from turnback.core.errors import SinkError
 from turnback.sinks.base import CommitterContext, name_sink
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import (
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,

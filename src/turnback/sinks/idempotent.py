@@ -19,7 +19,7 @@ from turnback.sinks.base import (
     name_sink,
     require_open,
 )
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 R = TypeVar("R")
 

@@ -31,7 +31,7 @@ from turnback.sinks.base import (
     seal_handle,
 )
 from turnback.sinks.elements import ElementsEncoder, decode_elements, describe_type, stored_type
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 MAX_BYTES = 32 * 1024 * 1024
 _VERSION = 1

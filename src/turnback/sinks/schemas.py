@@ -9,10 +9,10 @@ from typing import Any, Self
 import msgspec
 
 from turnback.core.errors import ConfigurationError
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
-from turnback.types.plain_values import json_column
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
+from turnback.values.plain_values import json_column
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 
 Payloads = list[bytes | None]
 """One per element; None is a message without a value, which deletes in a compacted topic."""

@@ -35,7 +35,7 @@ from turnback.sinks.memory import MAX_BYTES
 from turnback.state.files import storage_of
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, digest
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 _LOG = logging.getLogger(__name__)
 KIND = "write-ahead"

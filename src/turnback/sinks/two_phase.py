@@ -23,7 +23,7 @@ from turnback.sinks.base import (
     require_open,
     seal_handle,
 )
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 _KIND = "two-phase"
 _VERSION = 1

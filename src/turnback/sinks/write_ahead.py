@@ -44,8 +44,8 @@ from turnback.sinks.staged_elements import (
 from turnback.state.files import storage_of
 from turnback.storage.base import Storage
 from turnback.storage.envelope import encode_document, read_document
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo
 
 R = TypeVar("R")
 _FORMAT = 1

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import ElementTypeError
 from turnback.snapshot.packed import UnusualError, packed_column
-from turnback.types.coerce import decimal_quantizer, type_mismatch
-from turnback.types.columns import (
+from turnback.values.coerce import decimal_quantizer, type_mismatch
+from turnback.values.columns import (
     from_column,
     list_bounds,
     list_offsets,
@@ -31,8 +31,8 @@ from turnback.types.columns import (
     to_column,
     with_nulls,
 )
-from turnback.types.serializer import int_to_bytes
-from turnback.types.typeinfo import (
+from turnback.values.serializer import int_to_bytes
+from turnback.values.typeinfo import (
     BASIC,
     BasicTypeInfo,
     DecimalTypeInfo,

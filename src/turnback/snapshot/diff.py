@@ -24,8 +24,8 @@ from turnback.snapshot.numbering import with_positions
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.schema import KINDS, LIST_KINDS, SINGLE_KINDS, StateSchema
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import (
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import (
     Descriptor,
     ListTypeInfo,
     MapTypeInfo,

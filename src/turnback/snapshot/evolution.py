@@ -16,11 +16,11 @@ import msgspec
 
 from turnback.core.errors import ElementTypeError, UnsupportedTypeError
 from turnback.core.units import format_duration
-from turnback.program.descriptors import EvolutionRules, StateDescriptor
+from turnback.functions.descriptors import EvolutionRules, StateDescriptor
 from turnback.state.schema import SINGLE_KINDS, KeySchema, StateSchema, StateTtl
-from turnback.types.coerce import short_repr
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import (
+from turnback.values.coerce import short_repr
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
     ListTypeInfo,

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from turnback.core.errors import ConfigurationError
-from turnback.program.broadcast import BroadcastOperator
-from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
-from turnback.program.functions import Function, declared_states, user_function
-from turnback.program.graph import REDUCED, NodeKind
-from turnback.program.operator_state import BroadcastStateDescriptor, CheckpointedFunction
-from turnback.program.plan import Operator, Plan
-from turnback.program.timers import (
+from turnback.functions.base import Function, declared_states, user_function
+from turnback.functions.broadcast import BroadcastOperator
+from turnback.functions.descriptors import StateDescriptor, ValueStateDescriptor
+from turnback.functions.operator_state import BroadcastStateDescriptor, CheckpointedFunction
+from turnback.plan.graph import REDUCED, NodeKind
+from turnback.plan.plan import Operator, Plan
+from turnback.plan.timers import (
     AHEAD,
     EVENT_TIMERS,
     PROCESSING_TIMERS,
@@ -32,8 +32,12 @@ from turnback.program.timers import (
     ranks,
     timed_states,
 )
-from turnback.program.window_join import WindowJoinOperator
-from turnback.program.window_operator import (
+from turnback.snapshot.metadata import SavedState, StateId
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.schema import OPERATOR_KINDS, KeySchema
+from turnback.state.subtasks import SUBTASK_KEY
+from turnback.timing.window_join import WindowJoinOperator
+from turnback.timing.window_operator import (
     ALARMS,
     ELEMENTS,
     PLACES,
@@ -41,11 +45,7 @@ from turnback.program.window_operator import (
     WINDOWS,
     WindowOperator,
 )
-from turnback.program.window_state import WINDOW_STATE
-from turnback.snapshot.metadata import SavedState, StateId
-from turnback.snapshot.snapshot import Snapshot
-from turnback.state.operator import SUBTASK_KEY
-from turnback.state.schema import OPERATOR_KINDS, KeySchema
+from turnback.timing.window_state import WINDOW_STATE
 
 Name = str | StateId
 Renames = Mapping[Name, Name]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.types.coerce import INT_RANGES
-from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
+from turnback.values.coerce import INT_RANGES
+from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

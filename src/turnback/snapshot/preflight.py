@@ -13,10 +13,10 @@ import msgspec
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError, TurnbackError
 from turnback.core.units import format_size
-from turnback.program.descriptors import StateDescriptor
-from turnback.program.functions import user_function
-from turnback.program.plan import Plan, SourcePlan
-from turnback.program.source_identity import ChecksIdentity
+from turnback.functions.base import user_function
+from turnback.functions.descriptors import StateDescriptor
+from turnback.plan.plan import Plan, SourcePlan
+from turnback.plan.sources import ChecksIdentity
 from turnback.snapshot.evolution import (
     Incompatible,
     Migration,

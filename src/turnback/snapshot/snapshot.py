@@ -27,7 +27,7 @@ from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_s
 from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check
-from turnback.types.typeinfo import type_from_descriptor
+from turnback.values.typeinfo import type_from_descriptor
 
 if TYPE_CHECKING:  # Arrow is loaded when the first state is read
     import pyarrow as pa
@@ -350,7 +350,7 @@ class StoredRows:
         from turnback.snapshot.table import StateTable
         from turnback.state.delta import open_delta
         from turnback.state.merging import live_rows
-        from turnback.state.operator import without_copies
+        from turnback.state.subtasks import without_copies
 
         if self.parts:
             codec = StateTable(self.schema)

@@ -16,8 +16,8 @@ from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
 from turnback.state.expiry import update_times, with_times, without_times
 from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, WAITING, WINDOWED, StateSchema
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import TypeInfo, Types, type_from_descriptor
 
 ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
 """The columns of rows: group, key, sub, value."""

@@ -26,8 +26,8 @@ from turnback.state.delta import open_delta
 from turnback.state.expiry import Limits, export_limits
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
-from turnback.state.operator import without_copies
 from turnback.state.schema import LIST_KINDS, StateSchema
+from turnback.state.subtasks import without_copies
 from turnback.storage.envelope import check
 
 PARTS = pa.schema([pa.field("part", pa.binary())])

@@ -18,8 +18,8 @@ from turnback.sinks.staged_elements import StagedFiles, StagedPart
 from turnback.sinks.write_ahead import StagedOutput, VersionRecords, WriteAheadSink
 from turnback.spark.session import spark_session
 from turnback.spark.worker import map_batches, spark_job
-from turnback.types.columns import stream_schema
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import stream_schema
+from turnback.values.typeinfo import TypeInfo
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.given_elements import encode_collection
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
-from turnback.program.epoch_limit import EpochLimit
-from turnback.program.functions import needs_closing
-from turnback.program.malformed import MalformedPolicy
-from turnback.program.plan import Plan
-from turnback.program.source_partitions import spark_hash
+from turnback.functions.base import needs_closing
+from turnback.plan.malformed import MalformedPolicy
+from turnback.plan.plan import Plan
+from turnback.plan.sources import EpochLimit, spark_hash
 from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
 from turnback.spark.idle import IdleQuery, saving_idle_time
 from turnback.spark.internals import (
@@ -51,8 +50,8 @@ from turnback.spark.sources import (
 from turnback.spark.unreadable import unreadable_file
 from turnback.spark.worker import close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
-from turnback.types.columns import stream_ddl
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.values.columns import stream_ddl
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, decode_error
 from turnback.worker.program import CONTROL
 

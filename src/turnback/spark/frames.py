@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from turnback.program.plan import Channel, Plan, Routing
+from turnback.plan.plan import Channel, Plan, Routing
 from turnback.spark.pickling import pickle_by_value
 from turnback.spark.worker import LevelTask
-from turnback.types.columns import stream_columns
+from turnback.values.columns import stream_columns
 from turnback.worker.program import (
     CHANNEL,
     CONTROL,

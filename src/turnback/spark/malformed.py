@@ -13,10 +13,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from turnback.core.errors import MalformedRecordError
-from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
-from turnback.program.plan import SourcePlan
-from turnback.types.columns import stream_columns
-from turnback.types.typeinfo import TypeInfo, quote_name
+from turnback.plan.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
+from turnback.plan.plan import SourcePlan
+from turnback.values.columns import stream_columns
+from turnback.values.typeinfo import TypeInfo, quote_name
 
 CORRUPT_COLUMN = "_turnback_corrupt"
 """The text of a record that Spark cannot parse."""

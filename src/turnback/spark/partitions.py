@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN
-from turnback.types.typeinfo import quote_name
+from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN
+from turnback.values.typeinfo import quote_name
 
 
 def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pyspark import SparkContext
 
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Plan
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Plan
 from turnback.worker.message import TaskAck
 
 

@@ -20,14 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from turnback.core.errors import PlanError
 from turnback.driver.engine import stream_names
 from turnback.driver.given_elements import GivenElements
-from turnback.program.plan import Plan, SourcePlan
-from turnback.program.source_partitions import OFFSET_COLUMN, PARTITION_COLUMN
+from turnback.plan.plan import Plan, SourcePlan
+from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.spark.malformed import malformed_column, refusing_malformed
 from turnback.spark.partitions import partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
 from turnback.spark.session import refuse_connect
-from turnback.types.columns import stream_columns
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
+from turnback.values.columns import stream_columns
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, STAMPS, TO, RowLayout, source_layout
 from turnback.worker.stamps import PARTITION
 

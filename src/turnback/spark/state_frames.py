@@ -31,8 +31,8 @@ from turnback.spark.plans import only_reads
 from turnback.spark.worker import map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
+from turnback.values.hints import as_type
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
 
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
 

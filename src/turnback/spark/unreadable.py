@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from turnback.core.errors import SourceError
-from turnback.program.malformed import plain_path
+from turnback.plan.malformed import plain_path
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(?P<why>.+)$", re.MULTILINE)

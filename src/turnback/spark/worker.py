@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from turnback.core.errors import TurnbackError
 from turnback.driver.engine import Task
 from turnback.spark.orders import read_order
-from turnback.types.columns import stream_ddl
-from turnback.types.hints import as_type
+from turnback.values.columns import stream_ddl
+from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import TaskName, decode_error, encode_error
 from turnback.worker.program import load_program

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turnback.core.errors import PlanError, StateError
-from turnback.program.descriptors import StateDescriptor
-from turnback.state.collections import ListState, MapState, WindowedState
+from turnback.functions.descriptors import StateDescriptor
 from turnback.state.delta import DeltaBuilder
 from turnback.state.expiring import (
     ExpiringAggregatingState,
@@ -16,6 +15,7 @@ from turnback.state.expiring import (
     ExpiringValueState,
 )
 from turnback.state.key_context import KeyContext
+from turnback.state.list_and_map import ListState, MapState, WindowedState
 from turnback.state.schema import (
     HASHED,
     MAX_GROUPS,
@@ -33,10 +33,10 @@ from turnback.state.values import (
     value_state_class,
 )
 from turnback.state.waiting import WaitingState
-from turnback.types.declared import is_flat
-from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.declared import is_flat
+from turnback.values.keys import KeyCodec
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import TypeInfo
 
 _KEY = 8 + 2
 """Where the key begins in a store key: after the state and the key group."""

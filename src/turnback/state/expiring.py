@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from turnback.state.collections import (
+from turnback.state.expiry import TIME_BYTES, encode_time, update_time
+from turnback.state.key_context import NOT_THERE, KeyContext, put_back
+from turnback.state.list_and_map import (
     ABSENT,
     Entries,
     ListRows,
@@ -18,8 +20,6 @@ from turnback.state.collections import (
     MapState,
     stored_order,
 )
-from turnback.state.expiry import TIME_BYTES, encode_time, update_time
-from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateTtl, component, wrapped_size
 from turnback.state.values import (
     AggregatingState,
@@ -28,7 +28,7 @@ from turnback.state.values import (
     ReducingState,
     SingleState,
 )
-from turnback.types.serializer import Serializer
+from turnback.values.serializer import Serializer
 
 T = TypeVar("T")
 K = TypeVar("K")

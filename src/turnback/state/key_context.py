@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from turnback.core.errors import StateError
 from turnback.state.schema import GROUPS, component, wrapped_size
 from turnback.state.stores import LocalStore
-from turnback.types.keys import KeyCodec
+from turnback.values.keys import KeyCodec
 
 KeyLocation = tuple[int, bytes, bytes, int]
 """Where a key is: group, encoded key, its part of the store key, bytes wrapped before values."""

@@ -20,12 +20,12 @@ import msgspec
 import xxhash
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
+from turnback.values.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:
-    from turnback.program.descriptors import StateDescriptor
-    from turnback.program.ttl import StateTtlConfig
-    from turnback.types.keys import KeyCodec
+    from turnback.functions.descriptors import StateDescriptor
+    from turnback.functions.ttl import StateTtlConfig
+    from turnback.values.keys import KeyCodec
 
 WAITING = "waiting"
 """What waits for its time: a map per key from times, whose entries the store sorts by time."""
@@ -35,7 +35,7 @@ SPLIT_LIST = "operator list"
 UNION_LIST = "union list"
 BROADCAST = "broadcast"
 OPERATOR_KINDS = frozenset({SPLIT_LIST, UNION_LIST, BROADCAST})
-"""State of subtasks instead of keys, see `turnback.state.operator`."""
+"""State of subtasks instead of keys, see `turnback.state.subtasks`."""
 KINDS = (
     "value", "list", "map", "reducing", "aggregating", WAITING, WINDOWED, *sorted(OPERATOR_KINDS),
 )  # fmt: skip
@@ -58,7 +58,7 @@ class KeySchema(msgspec.Struct, frozen=True):
         return tuple(map(type_from_descriptor, self.types))
 
     def codec(self) -> KeyCodec:
-        from turnback.types.keys import KeyCodec  # not needed to list states, which is to be quick
+        from turnback.values.keys import KeyCodec  # not needed to list states, which is to be quick
 
         return KeyCodec(self.type_infos(), self.columns)
 

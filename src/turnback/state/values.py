@@ -10,11 +10,11 @@ from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
 from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateSchema, state_prefix
-from turnback.types.coerce import short_repr
-from turnback.types.declared import declared_value, is_flat, sufficient_class, value_test
-from turnback.types.generated import generate
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.coerce import short_repr
+from turnback.values.declared import declared_value, is_flat, sufficient_class, value_test
+from turnback.values.generated import generate
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import TypeInfo
 
 
 class _NoValue:

@@ -18,7 +18,7 @@ from turnback.state.schema import (
     time_component,
 )
 from turnback.state.values import KeyedState
-from turnback.types.serializer import Serializer
+from turnback.values.serializer import Serializer
 
 _PREFIX = 8
 _TIME = _PREFIX + 8

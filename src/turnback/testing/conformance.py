@@ -36,7 +36,7 @@ from turnback.testing.trial import (
     Trial,
     check_elements,
 )
-from turnback.types.hints import as_type
+from turnback.values.hints import as_type
 
 S = TypeVar("S", bound=Sink)
 

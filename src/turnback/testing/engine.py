@@ -24,15 +24,15 @@ from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.given_elements import encode_collection
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
-from turnback.program.epoch_limit import EpochLimit
-from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
-from turnback.program.plan import Plan
+from turnback.plan.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
+from turnback.plan.plan import Plan
+from turnback.plan.sources import EpochLimit
 from turnback.spark.pickling import pickle_by_value
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping
 from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_error, encode_error, user_error
 from turnback.worker.program import LevelProgram
 

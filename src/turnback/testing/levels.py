@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import TurnbackError
-from turnback.program.plan import Channel, Plan, Routing
-from turnback.program.source_partitions import PARTITION_COLUMN
+from turnback.plan.plan import Channel, Plan, Routing
+from turnback.plan.sources import PARTITION_COLUMN
 from turnback.spark.pickling import pickle_by_value
-from turnback.types.columns import Batch, from_column, stream_columns
-from turnback.types.keys import partition_of
+from turnback.values.columns import Batch, from_column, stream_columns
+from turnback.values.keys import partition_of
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
     Barrier,

@@ -25,7 +25,7 @@ from turnback.testing.trial import (
     discard,
     let_fail,
 )
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 # -- for all sinks
 

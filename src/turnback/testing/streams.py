@@ -21,10 +21,9 @@ from turnback.config.option import positive
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.driver.given_elements import GivenElements
 from turnback.job.directory import JobDirectory
-from turnback.program.epoch_limit import EpochLimit
-from turnback.program.graph import StreamGraph
-from turnback.program.malformed import with_malformed
-from turnback.program.source_partitions import PARTITION_COLUMN, partition_number
+from turnback.plan.graph import StreamGraph
+from turnback.plan.malformed import with_malformed
+from turnback.plan.sources import PARTITION_COLUMN, EpochLimit, partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.backend import sub_codec
@@ -32,10 +31,10 @@ from turnback.state.expiry import TIME_BYTES
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS
 from turnback.testing.text_files import read_csv, read_json
-from turnback.types.columns import Batch, stream_columns, stream_schema
-from turnback.types.hints import as_type
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.values.columns import Batch, stream_columns, stream_schema
+from turnback.values.hints import as_type
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import TypeInfo, type_from_descriptor
 
 Batches = list[pa.RecordBatch]
 

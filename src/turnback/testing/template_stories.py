@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnback.sinks.write_ahead import WriteAheadSink
 from turnback.testing.trial import Promise, Story, Trial, let_fail
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 # -- for sinks on the write-ahead template
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
-from turnback.program.malformed import MALFORMED_COLUMN, PLACED_TEXT
+from turnback.plan.malformed import MALFORMED_COLUMN, PLACED_TEXT
 
 Converter = Callable[[Any], Any]
 """Takes a value of JSON, or a text of CSV; raises `ValueError` if it does not fit."""

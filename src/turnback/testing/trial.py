@@ -25,8 +25,8 @@ from turnback.sinks.base import (
 )
 from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo
 
 
 class Promise(StrEnum):

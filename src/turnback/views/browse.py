@@ -13,7 +13,7 @@ from turnback.snapshot.lookup import key_rows
 from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
 from turnback.state.schema import LIST_KINDS, WINDOWED
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
 from turnback.views.model import StatePage
 from turnback.views.snapshots import reading
 from turnback.views.text import Formatter, formatter, parse_key

@@ -26,7 +26,7 @@ from turnback.job.history import (
 )
 from turnback.job.liveness import LOST, Liveness, is_terminal
 from turnback.job.status import JobState, Status, UnderWay
-from turnback.program.changed_files import changed_files_text
+from turnback.plan.sources import changed_files_text
 from turnback.storage.base import Storage
 from turnback.views import model
 from turnback.views.locations import display_path

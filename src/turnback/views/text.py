@@ -12,7 +12,7 @@ from typing import Any
 
 from turnback.checkpoint.source_offsets import partition_positions
 from turnback.core.errors import ConfigurationError
-from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
+from turnback.values.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
 LONGEST = 2_000
 """Of values with more characters only the beginning is returned, by default."""

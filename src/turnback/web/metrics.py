@@ -12,7 +12,7 @@ from turnback.job.catalog import SavepointCatalog
 from turnback.job.history import CheckpointStats, newest_checkpoint
 from turnback.job.liveness import ACTIVE, LOST, STALLED
 from turnback.job.status import JobState, Metrics
-from turnback.program.graph import NodeKind
+from turnback.plan.graph import NodeKind
 from turnback.views import model
 from turnback.views.job import Job
 from turnback.views.jobs import Jobs

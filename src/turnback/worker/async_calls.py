@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnback.core.errors import ElementTypeError
-from turnback.program.async_io import AsyncWait
-from turnback.program.plan import Operator
-from turnback.types.columns import Batch
+from turnback.functions.async_io import AsyncWait
+from turnback.plan.plan import Operator
+from turnback.values.columns import Batch
 from turnback.worker.message import user_error
 from turnback.worker.runners import FunctionRunner
 from turnback.worker.stamps import Stamps

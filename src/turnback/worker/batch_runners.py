@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
-from turnback.program.functions import KeyedColumns
-from turnback.program.graph import KeySpec
-from turnback.program.groups import GroupError
-from turnback.program.plan import Operator
-from turnback.types.columns import Batch, stream_schema
+from turnback.functions.base import KeyedColumns
+from turnback.functions.groups import GroupError
+from turnback.functions.key_spec import KeySpec
+from turnback.plan.plan import Operator
+from turnback.values.columns import Batch, stream_schema
 from turnback.worker.keyed_columns import BatchState
 from turnback.worker.keys import DistinctKeys, distinct_key_reader
 from turnback.worker.message import user_error

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from turnback.core.errors import StateError
-from turnback.program.broadcast import BroadcastOperator, named_state
-from turnback.program.descriptors import StateDescriptor
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
-from turnback.program.time import MIN_TIME
+from turnback.functions.broadcast import BroadcastOperator, named_state
+from turnback.functions.descriptors import StateDescriptor
+from turnback.functions.event_time import MIN_TIME
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.collections import ListState, MapState
-from turnback.types.columns import Batch
+from turnback.state.list_and_map import ListState, MapState
+from turnback.values.columns import Batch
+from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.output import FunctionOutput
 from turnback.worker.runners import FunctionRunner, Runner, times_of
 from turnback.worker.stamps import Stamps
-from turnback.worker.time import TaskTime
 
 
 class NumberRunner(Runner):

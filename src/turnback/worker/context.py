@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -16,10 +16,10 @@ from turnback.program.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from turnback.program.plan import Level, Operator
+from turnback.plan.plan import Level, Operator
 from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 from turnback.worker.message import Order, TaskName, user_error
 
 _LOG = logging.getLogger(__name__)

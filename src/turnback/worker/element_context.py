@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.program.functions import user_function
-from turnback.program.plan import Operator
-from turnback.program.time import TimerService
+from turnback.functions.base import user_function
+from turnback.functions.event_time import TimerService
+from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.worker.time import TaskTime
+from turnback.worker.event_time import TaskTime
 
 
 class PlainContext:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator
 
 ElementFunction = Callable[[Any, Any], Iterable[Any] | None]
 """Takes an element and a context; gives the new elements."""

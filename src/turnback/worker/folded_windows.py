@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 
 from turnback.core.errors import PlanError, UserFunctionError
-from turnback.program.folded_windows import FoldedWindows
-from turnback.program.panes import Panes
-from turnback.program.plan import Operator
-from turnback.program.time import MAX_TIME, MIN_TIME
-from turnback.program.window_operator import WINDOWS, WindowContext, missing_timestamps
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.values import CacheFormat
 from turnback.state.waiting import WaitingState
-from turnback.types.columns import Batch
-from turnback.types.row import row_class
-from turnback.types.serializer import Serializer
+from turnback.timing.folded_windows import FoldedWindows, Panes
+from turnback.timing.window_operator import WINDOWS, WindowContext, missing_timestamps
+from turnback.values.columns import Batch
+from turnback.values.row import row_class
+from turnback.values.serializer import Serializer
 from turnback.worker.element_context import NoTimers
+from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, Element, Ordered, OrderedRunner, TimedOutput
 from turnback.worker.stamps import Times
-from turnback.worker.time import TaskTime
 
 
 class _Clock(NoTimers):

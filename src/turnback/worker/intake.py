@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
-from turnback.program.descriptors import StateDescriptor
-from turnback.program.plan import Operator
+from turnback.functions.descriptors import StateDescriptor
+from turnback.plan.plan import Operator
 from turnback.snapshot.evolution import (
     Incompatible,
     Migration,
@@ -34,11 +34,11 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import COLUMNS, WIDE_COLUMNS, DeltaBuilder, build_delta
 from turnback.state.expiry import update_times, with_times, without_times
 from turnback.state.files import StateFile, StorageRef, storage_of
-from turnback.state.operator import OperatorStateBackend, location, redistribute
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.keys import group_range
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import type_from_descriptor
+from turnback.state.subtasks import OperatorStateBackend, location, redistribute
+from turnback.values.keys import group_range
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import user_error
 from turnback.worker.program import LevelProgram, load_program

@@ -12,9 +12,9 @@ import pyarrow.types as is_
 
 from turnback.core.errors import ElementTypeError, StateError
 from turnback.state.values import SingleState
-from turnback.types.coerce import in_field, short_repr
-from turnback.types.columns import from_column, to_column
-from turnback.types.typeinfo import (
+from turnback.values.coerce import in_field, short_repr
+from turnback.values.columns import from_column, to_column
+from turnback.values.typeinfo import (
     BasicTypeInfo,
     ListTypeInfo,
     MapTypeInfo,

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, NullKeyError
-from turnback.program.code_place import place_line
-from turnback.program.graph import KeySpec
-from turnback.types.columns import Batch, from_column, stream_columns, to_column
-from turnback.types.keys import KeyNormalizer
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+from turnback.functions.key_spec import KeySpec
+from turnback.plan.user_code import place_line
+from turnback.values.columns import Batch, from_column, stream_columns, to_column
+from turnback.values.keys import KeyNormalizer
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 from turnback.worker.message import user_error
 
 KeyReader = Callable[[Batch], list[Any]]

@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from turnback.program.graph import NodeKind
-from turnback.program.malformed import MALFORMED, MALFORMED_RECORD, plain_path
-from turnback.program.plan import Channel, InputId, SourceOrder
-from turnback.types.columns import Batch
-from turnback.types.frozen import is_mutable
-from turnback.types.typeinfo import TypeInfo
+from turnback.plan.graph import NodeKind
+from turnback.plan.malformed import MALFORMED, MALFORMED_RECORD, plain_path
+from turnback.plan.plan import Channel, InputId, SourceOrder
+from turnback.values.columns import Batch
+from turnback.values.frozen import is_mutable
+from turnback.values.typeinfo import TypeInfo
 from turnback.worker.context import SinkWriters
 from turnback.worker.local_state import LocalState
 from turnback.worker.message import (

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
 )
-from turnback.program.operator_state import (
+from turnback.functions.operator_state import (
     BroadcastStateDescriptor,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from turnback.program.plan import Operator
+from turnback.plan.plan import Operator
 from turnback.state.files import StateFile
-from turnback.state.operator import OperatorStateBackend
 from turnback.state.schema import StateSchema
+from turnback.state.subtasks import OperatorStateBackend
 from turnback.worker.context import TaskContext
 from turnback.worker.message import Order, user_error
 

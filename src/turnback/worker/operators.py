@@ -7,24 +7,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from turnback.core.errors import PlanError
-from turnback.program.error_policy import ErrorPolicy
-from turnback.program.folded_windows import FoldedWindows
-from turnback.program.functions import (
+from turnback.functions.base import (
     Function,
     KeyedBatchFunction,
     declared_states,
     user_function,
 )
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
-from turnback.program.timers import has_timers
-from turnback.program.window_aggregation import WindowAggregation, WindowCombination
+from turnback.plan.dead_letters import ErrorPolicy
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator
+from turnback.plan.timers import has_timers
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.operator import NoStore, OperatorStateBackend
+from turnback.state.subtasks import NoStore, OperatorStateBackend
+from turnback.timing.folded_windows import FoldedWindows
+from turnback.timing.window_aggregation import WindowAggregation, WindowCombination
 from turnback.worker.async_calls import AsyncWaitRunner
 from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.broadcast import BroadcastRunner, NumberRunner, main_operator
 from turnback.worker.context import TaskContext
+from turnback.worker.event_time import TaskTime
 from turnback.worker.folded_windows import FoldedWindowRunner
 from turnback.worker.message import Order, user_error
 from turnback.worker.operator_state import (
@@ -47,7 +48,6 @@ from turnback.worker.runners import (
     ReduceRunner,
     Runner,
 )
-from turnback.worker.time import TaskTime
 from turnback.worker.timers import TimerRunner
 from turnback.worker.timestamps import ShuffledTimestampsRunner, TimestampsRunner
 from turnback.worker.tolerance import Tolerance

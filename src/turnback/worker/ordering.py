@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from turnback.program.plan import Operator
-from turnback.program.time import MAX_TIME, MIN_TIME
-from turnback.program.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
-from turnback.program.window_operator import Emissions
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.plan.plan import Operator
+from turnback.plan.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
-from turnback.types.columns import Batch
+from turnback.timing.window_operator import Emissions
+from turnback.values.columns import Batch
 from turnback.worker.elements import ElementFunction
+from turnback.worker.event_time import TaskTime
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
 from turnback.worker.stamps import NOWHERE, Place, Stamps, Times
-from turnback.worker.time import TaskTime
 
 _CHUNK = 8192
 

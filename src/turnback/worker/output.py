@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
-from turnback.program.code_place import operator_place, yield_hint
-from turnback.program.functions import user_function
-from turnback.program.graph import OutputTag
-from turnback.program.plan import Operator
-from turnback.types.columns import Batch
-from turnback.types.declared import declared_elements, is_flat
-from turnback.types.frozen import Freezer
-from turnback.types.typeinfo import TypeInfo
+from turnback.functions.base import OutputTag, user_function
+from turnback.plan.plan import Operator
+from turnback.plan.user_code import operator_place, yield_hint
+from turnback.values.columns import Batch
+from turnback.values.declared import declared_elements, is_flat
+from turnback.values.frozen import Freezer
+from turnback.values.typeinfo import TypeInfo
 from turnback.worker.stamps import Stamps
 
 _MOST_SEEN = 10_000

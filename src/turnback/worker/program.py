@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
-from turnback.program.plan import Channel, InputId, Level, Operator, Plan
+from turnback.plan.plan import Channel, InputId, Level, Operator, Plan
 from turnback.state.files import StateFile, clip_files, in_order
-from turnback.types.columns import Batch, stream_columns
-from turnback.types.keys import group_range
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch, stream_columns
+from turnback.values.keys import group_range
+from turnback.values.typeinfo import TypeInfo
 from turnback.worker.stamps import Stamps
 
 TO = "_to"

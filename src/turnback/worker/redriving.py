@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
-from turnback.program.dead_letters import Letter, decode_letter
-from turnback.program.plan import Input, InputId, Operator
-from turnback.program.time import MIN_TIME
-from turnback.types.columns import Batch
-from turnback.types.keys import partition_of
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
+from turnback.functions.event_time import MIN_TIME
+from turnback.plan.dead_letters import Letter, decode_letter
+from turnback.plan.plan import Input, InputId, Operator
+from turnback.values.columns import Batch
+from turnback.values.keys import partition_of
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
+from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import key_reader
 from turnback.worker.program import LevelProgram
 from turnback.worker.stamps import Stamps
-from turnback.worker.time import TaskTime
 
 
 def redriven(

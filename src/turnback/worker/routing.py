@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
-from turnback.program.plan import Channel, Routing
-from turnback.types.columns import Batch
-from turnback.types.keys import partition_of
+from turnback.plan.plan import Channel, Routing
+from turnback.values.columns import Batch
+from turnback.values.keys import partition_of
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
 

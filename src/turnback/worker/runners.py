@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.program.code_place import return_advice
-from turnback.program.descriptors import ValueStateDescriptor
-from turnback.program.graph import REDUCED, NodeKind
-from turnback.program.plan import Operator
-from turnback.program.time import MIN_TIME
+from turnback.functions.descriptors import ValueStateDescriptor
+from turnback.functions.event_time import MIN_TIME
+from turnback.plan.graph import REDUCED, NodeKind
+from turnback.plan.plan import Operator
+from turnback.plan.user_code import return_advice
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch
-from turnback.types.frozen import Freezer, is_mutable
-from turnback.types.row import row_converter
+from turnback.values.columns import Batch
+from turnback.values.frozen import Freezer, is_mutable
+from turnback.values.row import row_converter
 from turnback.worker.element_context import KeyedContext, NoTimers, PlainContext
 from turnback.worker.elements import ElementFunction, element_functions
+from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected, FunctionOutput, may_send_aside
 from turnback.worker.stamps import Stamps
-from turnback.worker.time import TaskTime
 
 if TYPE_CHECKING:
     from turnback.worker.tolerance import Tolerance

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from turnback.program.source_partitions import WHOLE
-from turnback.program.time import MIN_TIME
+from turnback.functions.event_time import MIN_TIME
+from turnback.plan.sources import WHOLE
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
 Part = tuple[int, int, int]

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnback.core.errors import StateError
-from turnback.program.plan import Operator
-from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain
-from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS
-from turnback.program.windows import GLOBAL_WINDOW
+from turnback.functions.event_time import MAX_TIME, MIN_TIME, TimeDomain
+from turnback.plan.plan import Operator
+from turnback.plan.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
-from turnback.types.columns import Batch
+from turnback.timing.windows import GLOBAL_WINDOW
+from turnback.values.columns import Batch
 from turnback.worker.element_context import KeyedContext
 from turnback.worker.elements import element_functions
+from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, OrderedRunner, TimedOutput
 from turnback.worker.stamps import NOWHERE
-from turnback.worker.time import TaskTime
 
 
 class TimerContext(KeyedContext):

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError
-from turnback.program.plan import Operator
-from turnback.program.source_partitions import WHOLE
-from turnback.program.time import FURTHEST_TIME, MIN_TIME, TimestampAssigner
+from turnback.functions.event_time import FURTHEST_TIME, MIN_TIME, TimestampAssigner
+from turnback.plan.plan import Operator
+from turnback.plan.sources import WHOLE
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, stream_columns
+from turnback.values.columns import Batch, stream_columns
+from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.ordering import OrderedRunner
 from turnback.worker.runners import Runner
 from turnback.worker.stamps import UNPLACED, Stamps, Times
-from turnback.worker.time import TaskTime
 
 
 class _Timestamps:

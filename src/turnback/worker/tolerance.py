@@ -7,21 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.program.dead_letters import DEAD_LETTER, DEAD_LETTERS, Letter
-from turnback.program.error_policy import ErrorPolicy
-from turnback.program.functions import TimerFunction
-from turnback.program.graph import NodeKind, OutputTag
-from turnback.program.plan import Operator
-from turnback.program.timers import has_timers
+from turnback.functions.base import OutputTag, TimerFunction
+from turnback.plan.dead_letters import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy, Letter
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import Operator
+from turnback.plan.timers import has_timers
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.coerce import INT_RANGES
-from turnback.types.columns import Batch
-from turnback.types.row import Row, row_class
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
+from turnback.values.coerce import INT_RANGES
+from turnback.values.columns import Batch
+from turnback.values.row import Row, row_class
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 from turnback.worker.elements import ElementFunction, element_functions
+from turnback.worker.event_time import TaskTime
 from turnback.worker.output import FunctionOutput, is_sent_aside
-from turnback.worker.time import TaskTime
 
 _SHOWN = 1_000
 """So many characters of an element or an error are kept as text."""

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import PlanError
-from turnback.program.plan import Operator
-from turnback.program.time import MIN_TIME
-from turnback.program.window_aggregation import Times, WindowAggregation, WindowCombination
-from turnback.program.window_operator import missing_timestamps
+from turnback.functions.event_time import MIN_TIME
+from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
-from turnback.types.columns import Batch, from_column, to_column
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.timing.window_aggregation import Times, WindowAggregation, WindowCombination
+from turnback.timing.window_operator import missing_timestamps
+from turnback.values.columns import Batch, from_column, to_column
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.batch_runners import GatheringRunner, PortionRunner
+from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import DistinctKeys, Index, distinct_columns
 from turnback.worker.ordering import key_orders
 from turnback.worker.stamps import LAST, Stamps
-from turnback.worker.time import TaskTime
 
 
 class WindowCombineRunner(PortionRunner):

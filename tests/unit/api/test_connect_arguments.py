@@ -13,8 +13,8 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.core.errors import PlanError
-from turnback.program.graph import NodeKind
-from turnback.program.plan import InputId
+from turnback.plan.graph import NodeKind
+from turnback.plan.plan import InputId
 
 ONE, TWO = "a string, n bigint", "b string, m int"
 

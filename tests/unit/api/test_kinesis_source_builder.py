@@ -9,7 +9,7 @@ from turnback import (
     SimpleStringSchema,
 )
 from turnback.core.errors import ConfigurationError
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 def builder():

@@ -26,7 +26,7 @@ from turnback.snapshot.preflight import Verdict
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.local import LocalStorage
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 KEY = KeySchema(("string", "long"), True)
 TOTAL = StateSchema(uid="count", name="total", kind="value", key=KEY, value="long")

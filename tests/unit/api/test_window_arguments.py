@@ -20,9 +20,9 @@ from turnback import (
     sum_of,
 )
 from turnback.core.errors import PlanError
-from turnback.program.folded_windows import FoldedWindows
-from turnback.program.window_aggregation import WindowAggregation
-from turnback.program.window_operator import WindowOperator
+from turnback.timing.folded_windows import FoldedWindows
+from turnback.timing.window_aggregation import WindowAggregation
+from turnback.timing.window_operator import WindowOperator
 
 SCHEMA = "k string, at bigint, n bigint"
 TEN = TumblingEventTimeWindows.of(Time(10))

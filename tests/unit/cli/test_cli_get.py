@@ -4,7 +4,7 @@ import pytest
 
 from fake_job import schema
 from turnback.cli.context import ExitCode
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from unit.cli.cli_support import make_job
 
 SEEN = schema("seen", "list", Types.STRING(), [Types.STRING(), Types.LONG()])

@@ -11,7 +11,7 @@ import pytest
 from turnback.core.errors import PlanError
 from turnback.driver.changed_files import FilesWatch, SeenFiles
 from turnback.driver.positions import Positions
-from turnback.program.changed_files import (
+from turnback.plan.sources import (
     ChangedFilesPolicy,
     WatchedFiles,
     changed_files_text,

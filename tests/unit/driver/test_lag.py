@@ -16,7 +16,7 @@ from turnback.driver import context, source_monitor
 from turnback.driver.source_monitor import SourceIdentities, SourceMonitor
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
-from turnback.program.source_lag import ReplayLimit, SourceLag
+from turnback.plan.sources import ReplayLimit, SourceLag
 from turnback.testing import JobHarness, source
 from turnback.views.job import Job
 

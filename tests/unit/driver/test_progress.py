@@ -22,7 +22,7 @@ from turnback.driver.progress import ProgressMeter, watch_limits
 from turnback.job import alerts
 from turnback.job.directory import JobDirectory
 from turnback.job.status import AttemptProgress, WatchLimits
-from turnback.program.source_lag import SourceLag
+from turnback.plan.sources import SourceLag
 from turnback.testing import JobHarness, source
 from turnback.testing.engine import LocalQuery
 from turnback.views.job import Job

@@ -12,8 +12,8 @@ from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.snapshot.find import resume_point
 from turnback.state.files import StorageRef
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 STATE = (schema(), {"a": 1})

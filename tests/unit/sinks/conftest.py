@@ -5,7 +5,7 @@ import pytest
 from sink_support import POSTS
 
 from turnback.sinks.base import CommitterContext, WriterContext
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.typeinfo import TypeInfo
 
 
 @pytest.fixture

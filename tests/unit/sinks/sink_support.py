@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 FORMATS = ["parquet", "json", "csv"]

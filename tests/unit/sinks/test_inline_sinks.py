@@ -15,8 +15,8 @@ from turnback.connectors.files.sink import FileSink
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import memory
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import RowTypeInfo, Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import RowTypeInfo, Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

@@ -20,7 +20,7 @@ from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.records import staged_records
 from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 JSON = JsonRowSerializationSchema.builder().build()
 TEXTS = Batch(Types.STRING(), ["a", "b"])

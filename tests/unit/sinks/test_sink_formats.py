@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback.connectors.files.sink import FileSink
-from turnback.types.columns import Batch
-from turnback.types.plain_values import json_column
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.plain_values import json_column
+from turnback.values.typeinfo import Types
 
 NESTED = Types.ROW_NAMED(["x", "y"], [Types.LONG(), Types.LIST(Types.BIG_DEC(10, 2))])
 ODD = Types.ROW_NAMED(

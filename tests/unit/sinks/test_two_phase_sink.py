@@ -14,8 +14,8 @@ import pytest
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.two_phase import TwoPhaseCommitSink
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 SCHEMA = """

@@ -14,8 +14,8 @@ from turnback.sinks.base import seal_handle, version_of
 from turnback.sinks.staged_elements import StagedTask
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.local import LocalStorage
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import Types
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import Types
 
 
 @pytest.fixture(params=["local", "objects"])

@@ -11,9 +11,9 @@ from turnback.snapshot.table import ROWS
 from turnback.state.backend import sub_codec
 from turnback.state.files import StateFile
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import (
+from turnback.values.keys import KeyCodec
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import (
     TypeInfo,
     Types,
 )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from savepoint_support import types, values
 
 from turnback.snapshot.diff import reordering
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, Types
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, Types
 
 
 def shuffled(value, mix):

@@ -9,7 +9,7 @@ from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.snapshot.draft import SavepointDraft, view_names
 from turnback.state.schema import KeySchema
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 def info(uid: str, kind: str = "keyed process") -> OperatorInfo:

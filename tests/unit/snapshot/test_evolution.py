@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import pytest
 
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -20,10 +20,10 @@ from turnback.program.descriptors import (
 )
 from turnback.snapshot.evolution import Incompatible, Migration, Same, evolve, evolve_state
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.hints import as_type
-from turnback.types.row import Row
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import Types, type_from_descriptor
+from turnback.values.hints import as_type
+from turnback.values.row import Row
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import Types, type_from_descriptor
 
 Int = Annotated[int, Types.INT()]
 KEY = KeySchema(("string",), True)

@@ -21,7 +21,7 @@ from turnback.state.expiry import encode_time
 from turnback.state.files import StorageRef
 from turnback.state.schema import StateTtl
 from turnback.storage.open import open_storage
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.job import Job
 from turnback.views.lookup import look_up as look_up_text
 

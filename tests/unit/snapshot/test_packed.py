@@ -14,8 +14,8 @@ from savepoint_support import values
 
 from turnback.snapshot.columns import ColumnCodec, column_of
 from turnback.snapshot.packed import UnusualError, packed_column
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import (
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import (
     BasicTypeInfo,
     ListTypeInfo,
     MapTypeInfo,

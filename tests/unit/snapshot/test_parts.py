@@ -18,7 +18,7 @@ from turnback.snapshot.parts import PartsWriter, read_parts, state_directory, wr
 from turnback.snapshot.table import StateTable
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 SCHEMA = state_schema()
 TABLE = StateTable(SCHEMA)

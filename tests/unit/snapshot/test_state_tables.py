@@ -17,8 +17,8 @@ from turnback.snapshot.snapshot import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
 from turnback.state.files import StorageRef, storage_of
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import MapTypeInfo, Types
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import MapTypeInfo, Types
 
 GROUPS = 128
 LIST = schema(kind="list")

@@ -30,9 +30,9 @@ from turnback.snapshot.parts import read_parts, write_parts
 from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.open import MemoryStorage
-from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, Types
+from turnback.values.keys import KeyCodec
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import ListTypeInfo, MapTypeInfo, Types
 
 NUMBERS = count()
 PICKLED = Types.PICKLED_BYTE_ARRAY()

@@ -16,7 +16,7 @@ from turnback.snapshot.diff import incomparable
 from turnback.snapshot.evolution import Migration, Same, evolve_state, ttl_change
 from turnback.snapshot.table import StateTable
 from turnback.state.schema import KeySchema, StateTtl
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 TTL = StateTtl(ms=1000)
 SUBS = {"value": (None, None), "list": (None, struct.pack(">QI", 3, 1)), "map": ("s", b"\xa1s")}

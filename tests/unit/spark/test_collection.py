@@ -12,7 +12,7 @@ from turnback import Row, Types
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.driver.given_elements import _encoded, _type_of, encode_collection
 from turnback.spark.sources import _CollectionReader
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 
 class Named(NamedTuple):

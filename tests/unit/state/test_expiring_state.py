@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from ttl_support import LONG, TTL, at, config, elsewhere, listing, mapping, rows, value
 
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 class Sum:

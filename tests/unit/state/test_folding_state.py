@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from turnback.program.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
-from turnback.program.functions import AggregateFunction, ReduceFunction
-from turnback.types.typeinfo import Types
+from turnback.functions.base import AggregateFunction, ReduceFunction
+from turnback.functions.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+from turnback.values.typeinfo import Types
 
 
 class Mean(AggregateFunction):

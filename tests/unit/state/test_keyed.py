@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.program.descriptors import ListStateDescriptor, ValueStateDescriptor
+from turnback.functions.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import DeltaBuilder
 from turnback.state.schema import KeySchema
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import Types
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import Types
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
 from turnback.state.schema import component, split_sub, state_prefix, wrap, wrapped_size
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 def test_no_component_is_a_prefix_of_another():

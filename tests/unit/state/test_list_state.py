@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.program.descriptors import ListStateDescriptor
+from turnback.functions.descriptors import ListStateDescriptor
 
 LIST = ListStateDescriptor("list", int)
 

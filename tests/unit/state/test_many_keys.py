@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 
 class Mean:

@@ -7,9 +7,9 @@ from decimal import Decimal
 import pytest
 
 from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
-from turnback.program.descriptors import MapStateDescriptor
-from turnback.program.window_state import NAMED_IN_WINDOW, WindowedStateDescriptor
-from turnback.types.typeinfo import Types
+from turnback.functions.descriptors import MapStateDescriptor
+from turnback.timing.window_state import NAMED_IN_WINDOW, WindowedStateDescriptor
+from turnback.values.typeinfo import Types
 
 MAP = MapStateDescriptor("map", str, int)
 

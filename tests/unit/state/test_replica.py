@@ -15,12 +15,12 @@ from turnback.core.errors import (
     NotFoundError,
     StateError,
 )
-from turnback.program.descriptors import ListStateDescriptor, ValueStateDescriptor
+from turnback.functions.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state import delta as delta_module
 from turnback.state import replica as home_module
 from turnback.state.replica import open_replica
 from turnback.state.stores import Changes
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
 KEYS = [f"k{i}" for i in range(20)]

@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.program.descriptors import ValueStateDescriptor
-from turnback.types.typeinfo import Types
+from turnback.functions.descriptors import ValueStateDescriptor
+from turnback.values.typeinfo import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.program.descriptors import WaitingStateDescriptor
-from turnback.types.typeinfo import Types
+from turnback.functions.descriptors import WaitingStateDescriptor
+from turnback.values.typeinfo import Types
 
 WAITING = WaitingStateDescriptor("waiting", int)
 LONG_KEY = "k" * 300

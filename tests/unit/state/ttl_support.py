@@ -7,13 +7,13 @@ from contextlib import closing
 from pyarrow import ipc
 
 from turnback import StateTtlConfig, Time
-from turnback.program.descriptors import (
+from turnback.functions.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
 from turnback.state.delta import open_delta
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 TTL = 10_000
 LONG = "long key " * 40

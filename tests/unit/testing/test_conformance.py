@@ -26,7 +26,7 @@ from turnback.testing import (
     template_stories,
 )
 from turnback.testing.elsewhere import ElsewhereError, call_elsewhere
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 
 pytestmark = pytest.mark.slow
 

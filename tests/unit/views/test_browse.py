@@ -24,7 +24,7 @@ from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state import delta
 from turnback.state.files import storage_of
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views import browse, compare
 from turnback.views.browse import page
 

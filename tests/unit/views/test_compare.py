@@ -15,7 +15,7 @@ from turnback.core.errors import (
     StateError,
 )
 from turnback.state.files import storage_of
-from turnback.types.typeinfo import MapTypeInfo, Types
+from turnback.values.typeinfo import MapTypeInfo, Types
 from turnback.views import compare
 from turnback.views.compare import page, states
 

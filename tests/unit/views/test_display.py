@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.text import formatter, position_lines
 
 LONG, TEXT = Types.LONG(), Types.STRING()

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turnback.snapshot.columns import ColumnCodec
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 from turnback.views.text import formatter, parse_key
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -8,7 +8,7 @@ import pytest
 
 from fake_job import FakeJob, schema
 from turnback.core.errors import ConfigurationError, CorruptFileError
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views import local_sql
 from turnback.views.local_sql import LeftToSpark, query
 

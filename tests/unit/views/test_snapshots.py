@@ -19,7 +19,7 @@ from turnback.snapshot.find import find_snapshot, locate, open_snapshot
 from turnback.snapshot.metadata import METADATA, Origin
 from turnback.snapshot.snapshot import verify_snapshot
 from turnback.state.files import StorageRef, storage_of
-from turnback.types.typeinfo import Types
+from turnback.values.typeinfo import Types
 from turnback.views.snapshots import describe
 
 GOLDEN = Path(__file__).parents[2] / "integration/golden/savepoint-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.state.files import StateFile
-from turnback.types.keys import group_range
+from turnback.values.keys import group_range
 from turnback.worker.program import Chains, level_programs
 
 SCHEMA = "k string, n bigint"

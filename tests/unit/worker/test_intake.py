@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from state_support import opener
-from turnback.program.descriptors import WaitingStateDescriptor
+from turnback.functions.descriptors import WaitingStateDescriptor
 from turnback.snapshot.table import ROWS
 from turnback.state.delta import read_delta
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import RowTypeInfo, Types
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import RowTypeInfo, Types
 from turnback.worker import intake
 from turnback.worker.intake import IntakeTask, WaitingRows
 

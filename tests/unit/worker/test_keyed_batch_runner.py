@@ -20,10 +20,10 @@ from turnback.core.errors import (
     StateError,
     UserFunctionError,
 )
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
 from turnback.worker import batch_runners
-from turnback.worker.time import EpochTime
+from turnback.worker.event_time import EpochTime
 
 SCHEMA = "k string, n bigint"
 CALLS: list[tuple[list[int], list[str], list[int]]] = []

@@ -12,12 +12,12 @@ import pytest
 
 from state_support import FakeJob
 from turnback.core.errors import StateError
-from turnback.program.descriptors import ListStateDescriptor, ValueStateDescriptor
+from turnback.functions.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.stores import HashMapStore
-from turnback.types.hints import as_type
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import Types
+from turnback.values.hints import as_type
+from turnback.values.keys import KeyCodec
+from turnback.values.typeinfo import Types
 from turnback.worker.keyed_columns import BatchState
 from turnback.worker.keys import DistinctKeys
 

@@ -9,9 +9,9 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import EpochConflictError
 from turnback.driver.epochs import check_barriers
-from turnback.program.plan import Channel, InputId, Level
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
+from turnback.plan.plan import Channel, InputId, Level
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
 from turnback.worker.message import (
     Barrier,
     TaskAck,

@@ -9,12 +9,13 @@ from manual_clock import ManualClock
 from turnback import DiscardSink
 from turnback.driver.job import describe
 from turnback.driver.meter import Meter
-from turnback.program.functions import KeyedProcessFunction
-from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.program.plan import Plan
-from turnback.program.planner import plan
+from turnback.functions.base import KeyedProcessFunction
+from turnback.functions.key_spec import KeySpec
+from turnback.plan.graph import NodeKind, StreamGraph
+from turnback.plan.plan import Plan
+from turnback.plan.planner import plan
 from turnback.state.files import StateFile
-from turnback.types.hints import as_type
+from turnback.values.hints import as_type
 
 ROW = as_type("key string, n bigint")
 

@@ -9,10 +9,10 @@ import pytest
 from manual_clock import ManualClock
 from turnback.checkpoint.source_offsets import open_partitions
 from turnback.driver.event_time import EventTime
-from turnback.program.source_partitions import partition_number, whole_source
-from turnback.program.time import MAX_TIME, MIN_TIME, WatermarkStrategy
+from turnback.functions.event_time import MAX_TIME, MIN_TIME, WatermarkStrategy
+from turnback.plan.sources import partition_number, whole_source
+from turnback.worker.event_time import EpochTime, TaskTime, advance
 from turnback.worker.stamps import PARTITION, Segment, Stamps
-from turnback.worker.time import EpochTime, TaskTime, advance
 
 FAST, SLOW, SILENT = 1, 2, 3
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnback.program.graph import NodeKind
+from turnback.plan.graph import NodeKind
 from turnback.spark.reruns import TaskReruns
 from turnback.worker.message import TaskAck, TaskName
 

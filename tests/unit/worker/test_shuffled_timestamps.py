@@ -20,7 +20,7 @@ from turnback import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from turnback.types.hints import as_type
+from turnback.values.hints import as_type
 
 EVENT = "key string, at bigint"
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")

@@ -34,10 +34,10 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UserFunctionError
-from turnback.program.dead_letters import decode_letter
-from turnback.types.columns import Batch
-from turnback.types.hints import as_type
-from turnback.types.serializer import Serializer
+from turnback.plan.dead_letters import decode_letter
+from turnback.values.columns import Batch
+from turnback.values.hints import as_type
+from turnback.values.serializer import Serializer
 from turnback.worker.tolerance import surely_fits
 from type_strategies import ELEMENTS
 

@@ -25,8 +25,8 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.ownership import SUFFIX
 from turnback.storage.directory import Access, make_directories, sync_upwards
-from turnback.types.columns import Batch
-from turnback.types.plain_values import json_column, text_column
+from turnback.values.columns import Batch
+from turnback.values.plain_values import json_column, text_column
 
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000

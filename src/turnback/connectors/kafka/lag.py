@@ -13,7 +13,7 @@ from turnback.connectors.kafka.offsets import KafkaOffsets, Place
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.retention import KafkaRetention
 from turnback.core.clock import Clock, SystemClock
-from turnback.program.source_lag import OpenLagReader, ReplayLimit, SourceLag
+from turnback.plan.sources import OpenLagReader, ReplayLimit, SourceLag
 
 _LOG = logging.getLogger(__name__)
 _PARTITIONS_S = 60.0

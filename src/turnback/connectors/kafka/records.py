@@ -17,9 +17,9 @@ from turnback.connectors.kafka.topics import KafkaTopics, TopicLimits
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.schemas import Payloads, SerializationSchema
-from turnback.types.columns import Batch, stream_columns, stream_schema, to_column
-from turnback.types.plain_values import json_column
-from turnback.types.typeinfo import TypeInfo, Types
+from turnback.values.columns import Batch, stream_columns, stream_schema, to_column
+from turnback.values.plain_values import json_column
+from turnback.values.typeinfo import TypeInfo, Types
 
 RECORDS = Types.ROW_NAMED(["topic", "key", "value"], [Types.STRING(), Types.BYTES(), Types.BYTES()])
 """Records as tasks stage them; without a topic if the sink has only one."""

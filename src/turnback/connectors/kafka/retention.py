@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turnback.connectors.kafka.offsets import KafkaOffsets, Place, TopicRetention
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.core.clock import Clock
-from turnback.program.source_lag import ReplayLimit
+from turnback.plan.sources import ReplayLimit
 
 _SETTINGS_S = 600.0
 _LOOK_S = 5.0

@@ -27,7 +27,7 @@ from turnback.sinks.base import (
     WriterContext,
     name_sink,
 )
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 _FLUSH_S = 120.0
 

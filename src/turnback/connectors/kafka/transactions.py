@@ -53,7 +53,7 @@ from turnback.sinks.elements import decode_elements
 from turnback.sinks.staged_elements import StagedFiles, StagedTask, StagingWriter
 from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
 from turnback.state.files import storage_of
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 4

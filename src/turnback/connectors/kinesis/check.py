@@ -12,7 +12,7 @@ from turnback.connectors.kinesis.client import KinesisClient
 from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.shards import is_ended, lost_since
 from turnback.core.errors import ConfigurationError
-from turnback.program.source_lag import SourceLag
+from turnback.plan.sources import SourceLag
 
 _LOG = logging.getLogger(__name__)
 GO_ON = (

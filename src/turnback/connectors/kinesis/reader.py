@@ -42,7 +42,7 @@ from turnback.connectors.kinesis.shards import (
 )
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.core.errors import SourceError
-from turnback.program.source_partitions import OFFSET_COLUMN
+from turnback.plan.sources import OFFSET_COLUMN
 
 _LOG = logging.getLogger(__name__)
 _TYPES = {

@@ -12,9 +12,9 @@ from turnback.config.option import nonempty_text, positive
 from turnback.connectors.record_source import PythonSourceBuilder, RecordSource, milliseconds
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_size
-from turnback.program.graph import SourceCheck
-from turnback.program.source_lag import OpenLagReader
-from turnback.types.typeinfo import TypeInfo, Types
+from turnback.plan.graph import SourceCheck
+from turnback.plan.sources import OpenLagReader
+from turnback.values.typeinfo import TypeInfo, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

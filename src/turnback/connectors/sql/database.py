@@ -14,7 +14,7 @@ import pyarrow as pa
 from turnback.connectors.sql.values import Limits
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.typeinfo import TypeInfo
 
 PREFIX = "turnback"
 _READABLE = re.compile(r"[A-Za-z0-9_-]+")

@@ -28,7 +28,7 @@ from turnback.connectors.sql.values import Limits
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.passwords import password_of
-from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
+from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")

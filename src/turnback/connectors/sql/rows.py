@@ -39,8 +39,8 @@ from turnback.sinks.base import (
 from turnback.sinks.staged_elements import StagingWriter
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
-from turnback.types.columns import Batch
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import Batch
+from turnback.values.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from turnback.sinks.base import (
     WriterContext,
     name_sink,
 )
-from turnback.types.columns import stream_columns
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import stream_columns
+from turnback.values.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 EXACTLY_ONCE = "exactly-once"

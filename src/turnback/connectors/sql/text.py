@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from turnback.types.plain_values import json_column
+from turnback.values.plain_values import json_column
 
 Text = Callable[[pa.Array], pa.Array]
 CHUNK_BYTES = 1 << 20

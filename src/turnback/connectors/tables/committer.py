@@ -34,7 +34,7 @@ from turnback.sinks.base import (
 from turnback.sinks.identity import SinkIdentity, homes_of, job_home
 from turnback.sinks.ownership import Ownership
 from turnback.storage.base import Storage
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 12

@@ -33,8 +33,8 @@ from turnback.sinks.identity import SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.storage.local import LocalStorage
-from turnback.types.columns import stream_schema
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import stream_schema
+from turnback.values.typeinfo import TypeInfo
 
 KIND = "delta"
 _LOOK_BACK = 10

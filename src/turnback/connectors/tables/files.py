@@ -41,7 +41,7 @@ from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import SUFFIX
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal
-from turnback.types.columns import Batch
+from turnback.values.columns import Batch
 
 TABLE_KINDS = ("delta", "iceberg")
 """Kinds of sinks that have `TableTransaction`s."""

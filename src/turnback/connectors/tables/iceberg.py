@@ -30,7 +30,7 @@ from turnback.sinks.identity import SinkIdentity
 from turnback.sinks.ownership import Ownership
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.typeinfo import TypeInfo
 
 KIND = "iceberg"
 

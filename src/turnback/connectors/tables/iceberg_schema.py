@@ -13,8 +13,8 @@ from turnback.connectors.tables.schema import (
     column_changes,
     partition_differences,
 )
-from turnback.types.columns import stream_schema
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import stream_schema
+from turnback.values.typeinfo import TypeInfo
 
 ADDITIVE = (ChangeKind.ADD, ChangeKind.WIDEN)
 

@@ -38,8 +38,8 @@ from turnback.sinks.ownership import Ownership
 from turnback.storage.base import Storage
 from turnback.storage.directory import sync_directory
 from turnback.storage.local import LocalStorage
-from turnback.types.columns import stream_schema
-from turnback.types.typeinfo import TypeInfo
+from turnback.values.columns import stream_schema
+from turnback.values.typeinfo import TypeInfo
 
 _MOST = 1000
 """Checkpoints hold what waits, so there has to be an end to it."""

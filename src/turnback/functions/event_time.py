@@ -1,0 +1,209 @@
+"""Event time as the user describes it: where timestamps come from, and how late elements may be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Protocol
+
+from turnback.core.errors import PlanError
+from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
+
+MIN_TIME = -(2**63)
+"""No timestamp, or a watermark before all others; PyFlink's `MIN_WATERMARK`."""
+MAX_TIME = 2**63 - 1
+"""The watermark after which nothing comes; PyFlink's `MAX_WATERMARK`."""
+FURTHEST_TIME = (2**63 - 1) // 1000
+"""Timestamps lie between this and its opposite, as far as Spark's do: some 292,000 years.
+
+So there is room around them for bounds, windows and lateness, and no sum of them overflows.
+"""
+
+_COLUMN_TYPES = ("long", "int", "timestamp", "instant")
+
+
+class TimeDomain(Enum):
+    """Which clock a timer goes by."""
+
+    EVENT_TIME = 0
+    PROCESSING_TIME = 1
+
+
+@dataclass(frozen=True, order=True)
+class Duration:
+    """A length of time in whole milliseconds; PyFlink's name."""
+
+    millis: int
+
+    @classmethod
+    def of_days(cls, days: int) -> Duration:
+        return cls(days * 86_400_000)
+
+    @classmethod
+    def of_hours(cls, hours: int) -> Duration:
+        return cls(hours * 3_600_000)
+
+    @classmethod
+    def of_minutes(cls, minutes: int) -> Duration:
+        return cls(minutes * 60_000)
+
+    @classmethod
+    def of_seconds(cls, seconds: int) -> Duration:
+        return cls(seconds * 1_000)
+
+    @classmethod
+    def of_millis(cls, millis: int) -> Duration:
+        return cls(millis)
+
+    def to_milliseconds(self) -> int:
+        return self.millis
+
+
+class Time(Duration):
+    """A length of time, by the names that windows are given in PyFlink."""
+
+    @classmethod
+    def days(cls, days: int) -> Time:
+        return cls(days * 86_400_000)
+
+    @classmethod
+    def hours(cls, hours: int) -> Time:
+        return cls(hours * 3_600_000)
+
+    @classmethod
+    def minutes(cls, minutes: int) -> Time:
+        return cls(minutes * 60_000)
+
+    @classmethod
+    def seconds(cls, seconds: int) -> Time:
+        return cls(seconds * 1_000)
+
+    @classmethod
+    def milliseconds(cls, milliseconds: int) -> Time:
+        return cls(milliseconds)
+
+
+def as_milliseconds(given: Any, what: str, *, least: int = 0) -> int:
+    """The milliseconds of a `Duration`, a `Time` or a `timedelta`."""
+    if isinstance(given, timedelta):
+        given = Duration(given // timedelta(milliseconds=1))
+    if not isinstance(given, Duration) or isinstance(given.millis, bool):
+        raise PlanError(
+            f"{what} must be a Duration, a Time or a timedelta, such as Duration.of_seconds(5), "
+            f"got {given!r}"
+        )
+    if not isinstance(given.millis, int) or given.millis < least:
+        raise PlanError(f"{what} must be {least} ms or more, got {given.millis!r} ms")
+    return given.millis
+
+
+class TimestampAssigner(ABC):
+    """Gives elements their event time."""
+
+    @abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """Return the event time of an element, in milliseconds since 1970.
+
+        Args:
+            value: The element.
+            record_timestamp: Its timestamp so far, `MIN_TIME` if it has none.
+        """
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """Where the timestamps of a stream come from, and how far behind they may be.
+
+    A watermark says that no element with a smaller or equal timestamp is to come. After every
+    element it is the greatest timestamp so far, less the bound, less a millisecond.
+
+    Attributes:
+        bound_ms: How much later than others an element may arrive; None for no watermarks at all.
+        assigner: A `TimestampAssigner`, a function of the element, or the name of a column.
+        idle_ms: Watermarks do not wait for a partition that had nothing for so long; None for ever.
+    """
+
+    bound_ms: int | None
+    assigner: TimestampAssigner | Callable[..., int] | str | None = None
+    idle_ms: int | None = None
+
+    @staticmethod
+    def for_monotonous_timestamps() -> WatermarkStrategy:
+        """For timestamps that only rise."""
+        return WatermarkStrategy(0)
+
+    @staticmethod
+    def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> WatermarkStrategy:
+        """For elements that come later than others by at most so much."""
+        return WatermarkStrategy(as_milliseconds(max_out_of_orderness, "max_out_of_orderness"))
+
+    @staticmethod
+    def no_watermarks() -> WatermarkStrategy:
+        """For timestamps without watermarks: no event-time timer ever fires, no window ends."""
+        return WatermarkStrategy(None)
+
+    def with_timestamp_assigner(
+        self, timestamp_assigner: TimestampAssigner | str
+    ) -> WatermarkStrategy:
+        """Take timestamps from a `TimestampAssigner`, or from the column of this name.
+
+        A column of whole numbers counts milliseconds since 1970; one of timestamps without a zone
+        is in UTC. No Python runs for a column.
+        """
+        given = timestamp_assigner
+        if isinstance(given, type) and issubclass(given, TimestampAssigner):
+            raise PlanError(f"with_timestamp_assigner takes an instance; write {given.__name__}()")
+        if not isinstance(given, TimestampAssigner | str):
+            raise PlanError(
+                f"with_timestamp_assigner takes a TimestampAssigner or the name of a column, got "
+                f"{type(given).__name__}"
+            )
+        return replace(self, assigner=given)
+
+    def with_idleness(self, idle_timeout: Duration) -> WatermarkStrategy:
+        """Do not wait for partitions that had no elements for so long."""
+        return replace(self, idle_ms=as_milliseconds(idle_timeout, "idle_timeout", least=1))
+
+    def check(self, type: TypeInfo) -> None:
+        """Refuse a column that a stream does not have, or that holds no timestamps."""
+        if self.assigner is None:
+            raise PlanError(
+                "the watermark strategy does not say where timestamps come from: add "
+                ".with_timestamp_assigner(...) with the name of a column or a TimestampAssigner"
+            )
+        if not isinstance(self.assigner, str):
+            return
+        fields = dict(type.fields()) if isinstance(type, RowTypeInfo) else {"value": type}
+        column = fields.get(self.assigner)
+        if column is None:
+            raise PlanError(f"there is no column {self.assigner!r}; there are {list(fields)}")
+        if not isinstance(column, BasicTypeInfo) or column.name not in _COLUMN_TYPES:
+            raise PlanError(
+                f"timestamps cannot come from the column {self.assigner!r} of {column}: it must "
+                f"hold timestamps, or milliseconds since 1970 as whole numbers"
+            )
+
+
+class TimerService(Protocol):
+    """Where a function learns what time it is, and registers timers for the current key."""
+
+    def current_processing_time(self) -> int:
+        """The time of the clock, in milliseconds since 1970; the same during an epoch."""
+
+    def current_watermark(self) -> int:
+        """How far event time has come, in milliseconds since 1970."""
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called when the watermark has reached a time; once per key and time."""
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called when the clock has reached a time; once per key and time."""
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Take a timer back; nothing happens if there is none."""

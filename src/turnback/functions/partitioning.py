@@ -1,0 +1,54 @@
+"""How the elements of a stream without a key are spread over the subtasks of what reads it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from turnback.functions.base import Function
+
+
+class Partitioner(Function, ABC):
+    """Chooses the subtask for each key; must be deterministic. It is not opened."""
+
+    @abstractmethod
+    def partition(self, key: Any, num_partitions: int) -> int:
+        """Return the number of the subtask, from 0 to `num_partitions` - 1."""
+
+
+class Spread(Enum):
+    """Where elements go; the values are what users have called."""
+
+    REBALANCE = "rebalance"
+    RESCALE = "rescale"
+    SHUFFLE = "shuffle"
+    FORWARD = "forward"
+    BROADCAST = "broadcast"
+    CUSTOM = "partition_custom"
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """How a stream is spread.
+
+    Attributes:
+        partition: For `CUSTOM`, gives the subtask for a key and the number of subtasks.
+        key: For `CUSTOM`, gives the key of an element.
+    """
+
+    spread: Spread
+    partition: Callable[[Any, int], int] | None = None
+    key: Callable[[Any], Any] | None = None
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether elements leave the task they are in."""
+        return self.spread is not Spread.FORWARD
+
+    @property
+    def copies(self) -> bool:
+        """Whether every subtask gets all elements."""
+        return self.spread is Spread.BROADCAST

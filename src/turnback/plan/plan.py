@@ -1,0 +1,277 @@
+"""The plan: a checked program, cut into levels. All of it is frozen and picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from turnback.functions.event_time import WatermarkStrategy
+from turnback.functions.key_spec import KeySpec
+from turnback.functions.operator_state import has_operator_state
+from turnback.functions.partitioning import Partitioning, Spread
+from turnback.plan.dead_letters import ErrorPolicy
+from turnback.plan.graph import Node, NodeKind, SourceCheck
+from turnback.plan.malformed import MalformedPolicy, with_malformed
+from turnback.plan.sources import WHOLE, OpenLagReader, WatchedFiles
+from turnback.values.typeinfo import TypeInfo
+
+
+class Routing(Enum):
+    """How the rows of a channel find their partition at the next level."""
+
+    KEY_COLUMNS = "key columns"  # Spark hashes the columns
+    KEY_FUNCTION = "key function"  # the upstream task computes the key and hashes it
+    REBALANCE = "rebalance"  # round robin
+    BROADCAST = "broadcast"  # to every partition
+    CUSTOM = "custom"  # the upstream task asks the user's partitioner
+    TRANSIT = "transit"  # any partition: the channel goes on to a later level
+
+
+_ROUTINGS = {Spread.BROADCAST: Routing.BROADCAST, Spread.CUSTOM: Routing.CUSTOM}
+
+
+class InputId(NamedTuple):
+    """One of the inputs of an operator."""
+
+    operator: int
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """What an operator reads at one of its inputs.
+
+    Attributes:
+        key: How it is keyed, if it is.
+        strategies: Uids of the watermark strategies that it comes from; empty text for elements
+            without one.
+        partitioned: Whether it comes from partitions with watermarks of their own.
+    """
+
+    type: TypeInfo
+    key: KeySpec | None = None
+    strategies: tuple[str, ...] = ()
+    partitioned: bool = False
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A stream that crosses one or more shuffles between its producer and its consumers.
+
+    Attributes:
+        id: Its number, which its rows carry.
+        producer: Node id of the operator it comes from.
+        consumers: The inputs that read it.
+        key: The key it is partitioned by, if it is.
+        partitioning: How it is spread without a key, if the user has said so.
+        parallelism: Number of partitions it is spread over at its last hop.
+        first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
+        last_level: Level that consumes it.
+        reader: Uid of the operator that reads it, the first of them if there are several.
+        sorted_out: Uid of the source whose malformed records come with it, to be sorted out by who
+            reads it; empty text if none do.
+    """
+
+    id: int
+    producer: int
+    consumers: tuple[InputId, ...]
+    type: TypeInfo
+    key: KeySpec | None
+    parallelism: int
+    first_level: int
+    last_level: int
+    reader: str = ""
+    partitioning: Partitioning | None = None
+    sorted_out: str = ""
+
+    @property
+    def row_type(self) -> TypeInfo:
+        """The type of its rows: that of its elements, and where a malformed one comes from."""
+        return with_malformed(self.type) if self.sorted_out else self.type
+
+    def routing(self, into_level: int) -> Routing:
+        if into_level < self.last_level:
+            return Routing.TRANSIT
+        if self.key is None:
+            spread = self.partitioning.spread if self.partitioning else Spread.REBALANCE
+            return _ROUTINGS.get(spread, Routing.REBALANCE)
+        return Routing.KEY_COLUMNS if self.key.function is None else Routing.KEY_FUNCTION
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """What tasks note of the order of a source whose rows they read.
+
+    Attributes:
+        partition: The number of the partition that all of it is, if it has none.
+        placed: Whether elements carry their place in it although they have no timestamps: those
+            are assigned behind a shuffle.
+    """
+
+    partition: int = WHOLE
+    placed: bool = False
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator inside a level.
+
+    Attributes:
+        id: Its node id.
+        uid: Its identity across versions of the program.
+        function: The user's function or sink; None for a source.
+        type: Type of its output; None for a sink.
+        inputs: What it reads: nothing, if it is a source, else one stream or two.
+        consumers: Inputs of operators of the same level that read its output.
+        channels: Channels that carry its output on to later levels.
+        sides: Its side outputs: their names, the operators that stand for them, their types.
+        source_order: Of a source, what tasks note of its order.
+        on_error: What becomes of elements at which the function fails.
+    """
+
+    id: int
+    uid: str
+    name: str
+    kind: NodeKind
+    function: Any
+    type: TypeInfo | None
+    inputs: tuple[Input, ...]
+    parallelism: int
+    consumers: tuple[InputId, ...]
+    channels: tuple[int, ...]
+    sides: tuple[tuple[str, int, TypeInfo], ...] = ()
+    source_order: SourceOrder = SourceOrder()
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
+
+    @property
+    def input_type(self) -> TypeInfo | None:
+        """Type of what it reads, at its first input; None for a source."""
+        return self.inputs[0].type if self.inputs else None
+
+    @property
+    def key(self) -> KeySpec | None:
+        """How it is keyed, if it is; the key of a second input has the same types."""
+        return self.inputs[0].key if self.inputs else None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The watermark strategies that all its inputs come from."""
+        return tuple(sorted({uid for each in self.inputs for uid in each.strategies}))
+
+    @property
+    def has_operator_state(self) -> bool:
+        """Whether its subtasks have state, beside that of its keys if it has any."""
+        return has_operator_state(self.function)
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.key is not None or self.has_operator_state
+
+
+@dataclass(frozen=True)
+class Level:
+    """Everything between two shuffles; one Spark stage.
+
+    Attributes:
+        parallelism: Number of tasks; None for a first level, which has as many as the sources.
+        operators: In the order data flows through them.
+        outputs: Channels it writes or passes on.
+    """
+
+    index: int
+    parallelism: int | None
+    operators: tuple[Operator, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def stateful(self) -> tuple[Operator, ...]:
+        """The operators that may have state, per key or of their subtasks."""
+        return tuple(op for op in self.operators if op.is_stateful)
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """A source; `dataframe` never leaves the driver.
+
+    Attributes:
+        type: Type of its elements.
+        read: Type of what is read of them: without columns that no operator needs.
+        partitioned: Whether its partitions have watermarks of their own.
+        check: Asked before the job starts, on the driver; see `Node`.
+        lag: Asked while the job runs, on the driver; None if it cannot be told.
+        files: What is looked at while the job runs, on the driver, in case it is changed.
+        on_malformed: What becomes of records that do not fit its schema; None if it parses none.
+    """
+
+    id: int
+    uid: str
+    name: str
+    type: TypeInfo
+    read: TypeInfo
+    dataframe: Any
+    partitioned: bool = False
+    check: SourceCheck | None = None
+    lag: OpenLagReader | None = None
+    files: WatchedFiles | None = None
+    on_malformed: MalformedPolicy | None = None
+
+    @property
+    def sorted_out(self) -> str:
+        """Its uid, if its malformed records are sorted out."""
+        return "" if self.on_malformed in (None, MalformedPolicy.FAIL) else self.uid
+
+    @classmethod
+    def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
+        """The plan of a node of the kind source."""
+        assert node.type is not None, "sources have elements"
+        return cls(
+            id=node.id,
+            uid=uid,
+            name=node.name,
+            type=node.type,
+            read=read,
+            dataframe=node.function,
+            partitioned=node.partitioned,
+            check=node.check,
+            lag=node.lag,
+            files=node.files,
+            on_malformed=node.on_malformed,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole program, ready to run.
+
+    Attributes:
+        sources: In the order in which Spark sees them.
+        levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
+            `native`.
+        native: Whether Spark alone feeds the first shuffle, with no Python before it.
+        max_parallelism: Number of key groups.
+        strategy_sources: Uids of the sources that each watermark strategy tells apart, by its uid.
+    """
+
+    sources: tuple[SourcePlan, ...]
+    levels: tuple[Level, ...]
+    channels: tuple[Channel, ...]
+    native: bool
+    max_parallelism: int
+    warnings: tuple[str, ...]
+    strategy_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
+        """Name, kind and parallelism of all sources and operators, by uid."""
+        sources = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
+        return sources | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
+
+    @cached_property
+    def strategies(self) -> dict[str, WatermarkStrategy]:
+        """The watermark strategies, by uid."""
+        return {op.uid: op.function for op in self.operators() if op.kind is NodeKind.TIMESTAMPS}
+
+    def operators(self) -> tuple[Operator, ...]:
+        return tuple(op for level in self.levels for op in level.operators)

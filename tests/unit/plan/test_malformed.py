@@ -1,0 +1,143 @@
+"""What may be asked for of malformed records, and in which words all else is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from turnback import (
+    CollectSink,
+    DataStream,
+    JsonRowDeserializationSchema,
+    KafkaSource,
+    SimpleStringSchema,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from turnback.checkpoint.manifest import SourcePosition, add_malformed
+from turnback.core.errors import MalformedRecordError, PlanError
+from turnback.plan.malformed import MalformedPolicy, malformed_error
+from turnback.spark.malformed import malformed_record
+from turnback.testing import LocalEngine
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment(None, tmp_path, engine=LocalEngine())
+
+
+def files(env: StreamExecutionEnvironment, path: Path, format: str = "json", **how: Any) -> Any:
+    return env.from_files(path, format, how.pop("schema", "k string"), "events", **how)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"on_malformed": "skip"}, "takes one of 'fail', 'drop', 'side', got 'skip'"),
+        ({"on_malformed": 1}, "takes one of 'fail', 'drop', 'side', got 1"),
+        ({"format": "parquet", "on_malformed": "drop"}, "nothing is parsed in parquet files"),
+        ({"format": "text", "on_malformed": "side"}, "'side' is for csv and json"),
+        ({"MODE": "DROPMALFORMED", "on_malformed": "drop"}, "MODE says as well"),
+        ({"columnNameOfCorruptRecord": "c", "on_malformed": "fail"}, "leave out on_malformed"),
+        (
+            {"schema": "k string, _corrupt_record string", "on_malformed": "drop"},
+            "_corrupt_record says as well",
+        ),
+    ],
+)
+def test_what_from_files_refuses(env, tmp_path, how, why):
+    with pytest.raises(PlanError, match=f"from_files: .*{re.escape(why)}"):
+        files(env, tmp_path, **how)
+
+
+def test_what_from_files_does_if_nothing_is_said(env, tmp_path):
+    assert files(env, tmp_path)._node.on_malformed is MalformedPolicy.FAIL
+    assert files(env, tmp_path, "parquet", on_malformed="fail")._node.on_malformed is None
+    own = files(env, tmp_path, schema="k string, _corrupt_record string")
+    assert own._node.on_malformed is None
+
+
+def test_malformed_records_have_to_be_read(env, tmp_path):
+    files(env, tmp_path, on_malformed="side").sink_to(CollectSink()).uid("out")
+    with pytest.raises(
+        PlanError, match=r"nobody reads its malformed records; .*on_malformed=.drop"
+    ):
+        env.plan()
+
+
+@pytest.mark.parametrize("policy", [None, "drop"])
+def test_malformed_records_have_to_be_there(env, tmp_path, policy):
+    stream = files(env, tmp_path, on_malformed=policy)
+    stream.malformed_records().sink_to(CollectSink()).uid("out")
+    with pytest.raises(PlanError, match=r"but it gives none; .*on_malformed=.side"):
+        env.plan()
+
+
+def test_only_sources_have_malformed_records(env, tmp_path):
+    with pytest.raises(PlanError, match=r"filter 'f' has no malformed records: only what from_"):
+        files(env, tmp_path).filter(bool).name("f").malformed_records()
+
+
+JSON = JsonRowDeserializationSchema.builder().type_info("k string")
+
+
+def kafka(schema: Any) -> KafkaSource:
+    builder = KafkaSource.builder().set_bootstrap_servers("a:1").set_topics("t")
+    return builder.set_value_only_deserializer(schema).build()
+
+
+def test_the_policy_of_records():
+    source = kafka(JsonRowDeserializationSchema(JSON.build().type_info))
+    assert source.malformed_policy(None) is MalformedPolicy.FAIL
+    assert source.malformed_policy("side") is MalformedPolicy.SIDE
+    ignoring = kafka(JsonRowDeserializationSchema(JSON.build().type_info, True))
+    assert ignoring.malformed_policy(None) is MalformedPolicy.DROP
+    assert ignoring.malformed_policy("drop") is MalformedPolicy.DROP
+    for policy in ("side", "fail"):
+        with pytest.raises(PlanError, match=r"without ignore_parse_errors\(\)"):
+            ignoring.malformed_policy(policy)
+    texts = kafka(SimpleStringSchema())
+    assert texts.malformed_policy("fail") is None
+    with pytest.raises(PlanError, match="values are given as they are, so none is malformed"):
+        texts.malformed_policy("drop")
+    with pytest.raises(PlanError, match="from_source: on_malformed takes one of"):
+        source.malformed_policy("skip")
+
+
+def test_an_error_shows_the_beginning_of_a_record():
+    error = malformed_error("events", "file:///in/a%20b.json", "x" * 300)
+    assert f": /in/a b.json: '{'x' * 200}...'. Mend" in str(error)
+
+
+def test_an_error_of_spark_is_told_with_its_source():
+    body = msgspec.json.encode({"uid": "events", "place": "topic t", "text": "ä{"}).hex().upper()
+    told = malformed_record(ValueError(f"at x\n<<turnback malformed {body} demroflam>>\nat y"))
+    assert isinstance(told, MalformedRecordError)
+    assert "source 'events': a record does not fit its schema: topic t: 'ä{'" in str(told)
+    assert malformed_record(ValueError("something else")) is None
+
+
+def test_a_position_has_the_count_of_all_before_it():
+    """One of a version that did not count has none."""
+    old = msgspec.json.decode(b'{"offset": "1", "identity": "x"}', type=SourcePosition)
+    after = {"a": SourcePosition("2"), "b": SourcePosition("3"), "c": SourcePosition("4")}
+    before = {"a": old, "b": SourcePosition("1", malformed=5)}
+    counted = add_malformed(after, before, {"a": 2, "c": 1})
+    assert {uid: (p.offset, p.malformed) for uid, p in counted.items()} == {
+        "a": ("2", 2),
+        "b": ("3", 5),
+        "c": ("4", 1),
+    }
+
+
+def test_timestamps_do_not_hide_malformed_records(env, tmp_path):
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    stream: DataStream = files(env, tmp_path, schema="n bigint", on_malformed="side")
+    stamped = stream.assign_timestamps_and_watermarks(strategy).uid("time")
+    stamped.malformed_records().sink_to(CollectSink()).uid("malformed")
+    stamped.sink_to(CollectSink()).uid("out")
+    assert [op.kind.value for op in env.plan().operators()][:2] == ["source", "timestamps"]
