@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka services test check fetch compat sim soak soak-targets bench docs site env clean
+.PHONY: help demo demo-kafka services test test-all check fetch compat sim soak soak-targets bench docs site env clean
 
 help: ## what there is to make
 	@sed -n 's/^\([A-Za-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
@@ -50,12 +50,20 @@ check: env ## format, lint, types, import direction, unit tests: about a minute
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(SITE)
-	TURNBACK_QUICK=1 $(PYTEST) -n 2 -m 'not slow' tests/unit
+	TURNBACK_EXAMPLES=few $(PYTEST) -n 2 -m 'not slow' tests/unit
 
-test: fetch check ## everything CI runs, with real servers
-	$(PYTEST) -n 2 -m 'slow or hypothesis or orders' tests/unit
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 \
-		tests/engine tests/simulation tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
+SUITES := tests/engine tests/simulation tests/property tests/integration tests/crash tests/systems tests/docs \
+	tests/browser tests/stories tests/soak
+SLOW_UNITS := slow or hypothesis or orders
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --durations=30
+
+test: fetch check ## what CI runs, with real servers: everything but repetition, about 20 minutes
+	TURNBACK_EXAMPLES=some $(PYTEST) -n 2 -m '($(SLOW_UNITS)) and not exhaustive' tests/unit
+	TURNBACK_EXAMPLES=some $(PYTEST) $(SIDE_BY_SIDE) -m 'not exhaustive' $(SUITES)
+
+test-all: fetch check ## everything, before a release: every kill point, server, seed and size
+	$(PYTEST) -n 2 -m '$(SLOW_UNITS)' tests/unit
+	$(PYTEST) $(SIDE_BY_SIDE) $(SUITES)
 
 AREAS := kafka sql tables redis rabbitmq kinesis engine crash stories
 .PHONY: $(addprefix test-,$(AREAS))

@@ -17,6 +17,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from services.side_by_side import Servers
+from tiers import EXAMPLES, TIER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -46,10 +47,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # have one of their own, for Java with other options; see `java`.
 os.environ["SPARK_SUBMIT_OPTS"] = "-Xshare:auto"
 
-# A busy machine is not a failure. `make check` tries few random examples, all other runs many.
-settings.register_profile("full", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=15)
-settings.load_profile("quick" if os.environ.get("TURNBACK_QUICK") == "1" else "full")
+# A busy machine is not a failure. `make check` tries few random examples, `make test` some.
+for name, count in EXAMPLES.items():
+    settings.register_profile(name, deadline=None, max_examples=count)
+settings.load_profile(TIER)
 
 
 _LONG = (

@@ -279,7 +279,7 @@ def seeds(count: int) -> Iterator[int]:
 
     Tests that use it are marked with `orders`, so that `make test` tries all of them.
     """
-    wanted, quick = os.environ.get(SEED), os.environ.get("TURNBACK_QUICK") == "1"
+    wanted, quick = os.environ.get(SEED), os.environ.get("TURNBACK_EXAMPLES") == "few"
     yield from [int(wanted)] if wanted is not None else range(count // 5 if quick else count)
 
 

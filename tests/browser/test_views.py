@@ -10,6 +10,7 @@ from page_support import BIG, DRAWN, EVIL, LONG, PHONE, TABS
 from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
+from tiers import with_examples
 from turnback.job.history import History
 from turnback.values.typeinfo import Types
 from turnback.views.jobs import Jobs
@@ -54,7 +55,7 @@ def test_jobs_are_filtered_by_words_and_by_state(look):
     expect(page.get_by_role("heading", name="fork")).to_be_visible()
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("tab", with_examples(TABS, TABS[:3]))
 def test_every_tab_shows_its_part_also_after_a_reload(look, tab):
     page = look().job("likes", tab)
     for _ in range(2):
@@ -63,7 +64,9 @@ def test_every_tab_shows_its_part_also_after_a_reload(look, tab):
         page.reload()
 
 
-@pytest.mark.parametrize("tab", [tab for tab in TABS if tab != "log"])
+@pytest.mark.parametrize(
+    "tab", with_examples([tab for tab in TABS if tab != "log"], ("checkpoints",))
+)
 def test_a_job_that_has_nothing_says_so(look, tab):
     page = look().job("empty", tab)
     expect(page.get_by_role("heading", name="empty")).to_be_visible()

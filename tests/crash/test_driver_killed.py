@@ -167,6 +167,7 @@ def test_a_replay_with_other_batches_writes_the_same(
     assert len(successor.report["epochs"]) == math.ceil(left / after)
 
 
+@pytest.mark.exhaustive
 def test_fault_7_three_times_during_recovery(place: MakePlace) -> None:
     job = place(6)
     successor = job.start(ahead=True)

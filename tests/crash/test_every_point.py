@@ -8,6 +8,7 @@ from crash.conftest import MakePlace
 from crash.driver import Driver
 from crash.place import Place
 from faults import POINTS
+from tiers import with_examples
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
@@ -18,6 +19,14 @@ FILES = 13
 """Epochs enough for state files to be merged."""
 SAVEPOINT = ("during-savepoint", "after-savepoint")
 STOP = ("before-decision", "after-decision", "before-answer")
+
+EXAMPLES = (
+    "before-state-file",
+    "after-manifest",
+    "after-start-record",
+    "during-intake",
+    "after-decision",
+)
 
 
 def kill(job: Place, point: str, *arguments: str) -> None:
@@ -33,7 +42,9 @@ def run(job: Place, *arguments: str) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("point", [name for name in POINTS if name not in DATABASE_POINTS])
+@pytest.mark.parametrize(
+    "point", with_examples([name for name in POINTS if name not in DATABASE_POINTS], EXAMPLES)
+)
 def test_killed_once(place: MakePlace, point: str) -> None:
     job = place(FILES)
     target = job.base / "sp"

@@ -41,6 +41,7 @@ def start(job: Place, cluster: SparkCluster, *arguments: str) -> Driver:
     return job.start("--master", cluster.master, *settings, *arguments)
 
 
+@pytest.mark.exhaustive
 def test_state_is_found_at_home_on_a_cluster(on_spark: MakePlace, cluster: SparkCluster) -> None:
     job = on_spark(EPOCHS)
     driver = start(job, cluster)
@@ -86,6 +87,7 @@ def first_tally_is_done(job: Place) -> bool:
     return bool(epochs["0"]) and max(epochs["0"]) in epochs["1"]
 
 
+@pytest.mark.exhaustive
 def test_fault_12_a_speculative_task_and_the_slow_one_both_write(
     on_spark: MakePlace, cluster: SparkCluster
 ) -> None:
@@ -159,6 +161,7 @@ def executor_of(worker: int) -> int:
     return parent(parent(worker))
 
 
+@pytest.mark.exhaustive
 def test_d4_a_task_that_fails_once_does_not_restart_the_job(on_spark: MakePlace) -> None:
     job = on_spark(6)
     marker = job.base / "marker"

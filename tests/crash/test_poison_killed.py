@@ -11,6 +11,7 @@ import pytest
 
 from crash import poison_job
 from crash.driver import Driver
+from tiers import with_examples
 
 POINTS = {
     "before-manifest": "before-manifest",
@@ -63,7 +64,9 @@ class Poison:
         return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("point", ["before-manifest", "after-manifest"])
+@pytest.mark.parametrize(
+    "point", with_examples(["before-manifest", "after-manifest"], ("after-manifest",))
+)
 def test_they_end_the_job(tmp_path: Path, point: str) -> None:
     job = Poison(tmp_path, "fail")
     job.run(kill_at=point)
@@ -73,7 +76,9 @@ def test_they_end_the_job(tmp_path: Path, point: str) -> None:
     job.assert_exact(job.elements)
 
 
-@pytest.mark.parametrize("point", ["before-manifest", "after-manifest"])
+@pytest.mark.parametrize(
+    "point", with_examples(["before-manifest", "after-manifest"], ("before-manifest",))
+)
 def test_they_are_skipped(tmp_path: Path, point: str) -> None:
     job = Poison(tmp_path, "skip")
     job.run(kill_at=f"{point}:2")
@@ -81,7 +86,7 @@ def test_they_are_skipped(tmp_path: Path, point: str) -> None:
     job.assert_exact([each for each in job.elements if each[1] not in BAD])
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", with_examples(POINTS, ("between-sink-commits",)))
 def test_they_become_dead_letters_and_are_fed_back(tmp_path: Path, point: str) -> None:
     job = Poison(tmp_path, "dead_letter")
     job.run(kill_at=f"{point}:2")

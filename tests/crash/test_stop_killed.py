@@ -6,6 +6,7 @@ import pytest
 
 from crash.conftest import MakePlace
 from crash.place import Place
+from tiers import with_examples
 from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
@@ -46,7 +47,7 @@ def assert_ended(job: Place, requests: Requests, request: Request) -> SavepointM
     return metadata
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", with_examples(STEPS, ("after-decision",)))
 @pytest.mark.parametrize("kind", list(ENDS))
 def test_killed_while_it_ends_the_job(place: MakePlace, kind: RequestKind, step: str) -> None:
     """The next driver ends the job where the first had decided; a start from there goes on."""

@@ -56,6 +56,7 @@ def test_fault_18_and_19_a_zombie_wakes_after_it_was_replaced(place: MakePlace, 
     assert successor.report["restored_from"] is not None
 
 
+@pytest.mark.exhaustive
 def test_fault_18_a_zombie_does_not_restart(place: MakePlace) -> None:
     """Paused within an epoch, a zombie fails of files that are gone: that is no reason to go on."""
     job = place(6)

@@ -39,6 +39,7 @@ def small(tmp_path):
     return work_off(tmp_path / "small", RECORDS, LIMIT)
 
 
+@pytest.mark.exhaustive
 def test_ten_times_the_backlog_needs_no_more_memory(tmp_path, small):
     large, epochs = work_off(tmp_path / "large", 10 * RECORDS, LIMIT)
     assert epochs >= 60 > small[1] >= 6

@@ -17,6 +17,8 @@ from turnback import (
 )
 from turnback.testing import JobHarness, source
 
+pytestmark = pytest.mark.exhaustive
+
 EPOCHS, KEYS = 1_000, 50
 
 

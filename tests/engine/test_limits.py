@@ -75,6 +75,7 @@ def test_more_states_than_a_state_file_can_number_are_refused(tmp_path):
         job.push("rows", ("a", 1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_elements_of_more_than_2_gib_leave_a_level_in_several_batches():
     """Arrow ends an array there, and gives two where one was asked for."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(400)]
 
 WRITE = (sys.executable, "-m", "turnback.launch.class_archive")
 SESSION = """

@@ -82,6 +82,7 @@ def test_a_damaged_file_is_told_by_its_own_error(shell, job):
     assert (done.code, done.error["kind"]) == (ExitCode.DAMAGED, "CorruptFileError")
 
 
+@pytest.mark.exhaustive
 def test_diff_counts_and_shows_what_differs(shell, job):
     done = shell.program("diff", "orders@chk-2", "orders@chk-3", "--json", "--exit-code")
     assert done.code == ExitCode.FAILED

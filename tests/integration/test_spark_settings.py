@@ -202,6 +202,7 @@ def test_listeners_of_the_session_hear_of_the_query(jobs: Jobs, session: SparkSe
         session.streams.removeListener(listener)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_state_stays_at_home_when_idle_workers_end(jobs: Jobs, backend: str) -> None:
     """As Spark ends them after a minute without work."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import BACKENDS, LocalEngine, collected, environment, source
+from tiers import examples
 from turnback import Types, count, count_of, last_of, list_of, max_of, mean_of, min_of, sum_of
 from turnback.worker import batch_runners
 
@@ -56,7 +57,7 @@ def plain(row: Any) -> tuple[Any, ...]:
     return *others, sorted(values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(by=st.sampled_from(sorted(KEYS)), data=st.data())
 def test_results_are_those_of_all_elements_so_far(by: str, data: st.DataObject) -> None:
     key_by, key_of = KEYS[by]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import LocalEngine, collected, environment, source
+from tiers import examples
 from turnback import KeyedBroadcastProcessFunction, MapStateDescriptor, ValueStateDescriptor
 
 RULES = MapStateDescriptor("rules", str, str)
@@ -45,7 +46,7 @@ epochs = st.lists(
 
 
 @given(epochs, st.sampled_from([1, 2, 3]), st.sampled_from([1, 3]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_same_as_a_plain_loop(epochs: Any, parallelism: int, tasks: int) -> None:
     env = environment(parallelism)
     rules = source(env, "r", RULE).broadcast(RULES)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import collected
+from tiers import examples
 from turnback import (
     CollectSink,
     DataStream,
@@ -108,7 +109,7 @@ def build(one: DataStream, two: DataStream) -> list[CollectSink]:
     return [collected(joined, "out"), collected(joined.get_side_output(LATE), "late")]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(streams=st.tuples(first_, second_), bounds=bounds_, data=st.data())
 def test_however_two_streams_are_cut(streams: Any, bounds: Any, data: st.DataObject) -> None:
     results, late = run_cut(data, build, (FIRST, SECOND), streams, bounds)
@@ -124,7 +125,7 @@ def of_one(one: DataStream, two: DataStream) -> list[CollectSink]:
     return build(odd, even)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(stream=first_, bound=st.integers(0, 9), data=st.data())
 def test_however_one_stream_is_cut_that_both_inputs_come_from(
     stream: Any, bound: int, data: st.DataObject
@@ -173,7 +174,7 @@ def expected_united(elements: list[tuple[int, int, Any]]) -> list[Any]:
     return model.results
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(streams=st.tuples(second_, second_), bounds=bounds_, data=st.data())
 def test_however_streams_are_cut_that_are_united(
     streams: Any, bounds: Any, data: st.DataObject

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import LocalEngine, collected, environment, source
+from tiers import examples
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -179,7 +180,7 @@ def stateful(case: tuple[TypeInfo, list[Any]], root: Path, cut: int) -> Any:
     return outcome(env, [sink], root, len(values), cut)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_streams_have_them_whatever_is_between_two_functions(
     case: tuple[TypeInfo, list[Any]],
@@ -193,7 +194,7 @@ def test_streams_have_them_whatever_is_between_two_functions(
     assert all(each == found[0] for each in found), found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_state_has_them_wherever_epochs_end(case: tuple[TypeInfo, list[Any]]) -> None:
     found = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from any_cut import results_however_cut
 from local_engine import collected, source
+from tiers import examples
 from turnback import (
     CollectSink,
     DataStream,
@@ -79,7 +80,7 @@ def program(
     return sinks
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     kind=st.sampled_from(sorted(WINDOWS)),
     events=events_,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import collected
+from tiers import examples
 from turnback import (
     CoGroupFunction,
     CollectSink,
@@ -65,7 +66,7 @@ def expected_pairs(streams: Any, bounds: Any, lower: int, upper: int) -> list[An
     return [pairs, *late]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     streams=streams_,
     bounds=bounds_,
@@ -144,7 +145,7 @@ def expected_groups(streams: Any, bounds: Any, is_session: bool, lateness: int) 
     return fired
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     streams=streams_,
     bounds=bounds_,

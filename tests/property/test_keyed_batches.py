@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import BACKENDS, LocalEngine, collected, environment, source
+from tiers import examples
 from turnback import (
     KeyedBatchFunction,
     KeyedColumns,
@@ -100,7 +101,7 @@ elements = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(by=st.sampled_from(sorted(KEYS)), data=st.data())
 def test_output_and_state_are_those_of_a_function_per_element(by: str, data: st.DataObject) -> None:
     key_by, key_of = KEYS[by]

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from turnback import (
     CheckpointedFunction,
     DiscardSink,
@@ -86,7 +87,7 @@ steps = st.one_of(
 
 
 @given(parallelisms, st.lists(steps, max_size=6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_same_as_plain_lists(parallelism: int, done: list[tuple[str, Any]]) -> None:
     model = Model(parallelism)
     with (

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from state_support import FakeJob, clip
+from tiers import examples
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -237,7 +238,7 @@ class RocksKeyedState(KeyedState):
 
 TestHashMap = KeyedState.TestCase
 TestHashMap.settings = settings(
-    max_examples=50,
+    max_examples=examples(50),
     stateful_step_count=25,
     deadline=None,
     database=None,
@@ -245,4 +246,4 @@ TestHashMap.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestRocks = RocksKeyedState.TestCase
-TestRocks.settings = settings(TestHashMap.settings, max_examples=12)
+TestRocks.settings = settings(TestHashMap.settings, max_examples=examples(12))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from any_cut import results_however_cut
 from local_engine import LocalEngine, collected, environment, source
+from tiers import examples
 from turnback import (
     CollectSink,
     DataStream,
@@ -110,7 +111,7 @@ events_ = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(events=events_, bound=st.integers(0, 12), by_column=st.booleans(), data=st.data())
 def test_however_the_input_is_cut(
     events: list[Event], bound: int, by_column: bool, data: st.DataObject
@@ -128,7 +129,7 @@ def test_however_the_input_is_cut(
     assert by_key(results) == by_key(expected(events, bound))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     first=events_,
     second=events_,

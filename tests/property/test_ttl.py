@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_support import FakeJob
+from tiers import examples
 from turnback import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -158,7 +159,7 @@ def happens(job: FakeJob, action: str, place: int) -> None:
 
 @pytest.mark.parametrize("kind", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("on_read", [False, True])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(steps=st.lists(epochs, max_size=12))
 def test_it_is_a_dict_that_forgets(kind: str, on_read: bool, steps: Any) -> None:
     builder = StateTtlConfig.new_builder(Time(TTL)).cleanup_incrementally(3, False)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from any_cut import results_however_cut
 from local_engine import collected, source
+from tiers import examples
 from turnback import (
     AggregateFunction,
     CollectSink,
@@ -51,7 +52,7 @@ class Labelled(ProcessWindowFunction):
         yield key, window.start, window.end, total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     kind=st.sampled_from(sorted(WINDOWS)),
     events=events_,

@@ -115,6 +115,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
 }
 SINKS: dict[str, Sequence[str]] = {
     "roll-back-before-start": ("two-phase", "postgres", "mariadb"),
+    "no-compare-at-publish": ("write-ahead",),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }

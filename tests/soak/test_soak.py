@@ -8,6 +8,8 @@ import pytest
 
 from soak.__main__ import soak
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.mark.crash
 @pytest.mark.timeout(1200)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from place import Place
 
 from services.spark import spark_cluster
+
+pytestmark = pytest.mark.exhaustive
 
 
 def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place:
     place.ask("cancel", "counts", "--yes")
 
 
+@pytest.mark.exhaustive
 def test_a_jvm_that_dies_again_while_the_job_is_restarted_does_not_end_it(place: Place) -> None:
     deaths, program = place.directory / "deaths", place.directory / "java" / "bin" / "java"
     deaths.mkdir()
@@ -142,6 +143,7 @@ def test_a_jvm_that_dies_again_while_the_job_is_restarted_does_not_end_it(place:
     place.ask("cancel", "counts", "--yes")
 
 
+@pytest.mark.exhaustive
 def test_a_driver_without_a_supervisor_ends_and_says_what_to_do(
     place: Place, alone: list[subprocess.Popen[bytes]]
 ) -> None:

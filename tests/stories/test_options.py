@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from place import JOB, Place
 
-pytestmark = pytest.mark.no_jvm
+pytestmark = [pytest.mark.exhaustive, pytest.mark.no_jvm]
 
 
 def test_fresh_renamed_claimed_and_by_time(place: Place) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from place import JOB, PATIENCE_S, TURNBACK, Place
 
+from tiers import with_examples
+
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 BY = {
     "python": [sys.executable],
@@ -17,7 +19,7 @@ BY = {
 }
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", with_examples(BY, ("python",)))
 def test_it_runs_without_turnback_run_and_is_seen_all_the_same(place: Place, how: str) -> None:
     place.feed()
     done = subprocess.run(
@@ -58,6 +60,7 @@ def test_what_is_wrong_is_said_at_once(place: Place) -> None:
     assert not place.out.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.no_jvm
 def test_a_job_that_runs_already_is_left_alone(place: Place) -> None:
     place.feed()

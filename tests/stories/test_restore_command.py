@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from place import JOB, TURNBACK, Place
 
-pytestmark = pytest.mark.no_jvm
+pytestmark = [pytest.mark.exhaustive, pytest.mark.no_jvm]
 
 
 def test_the_restore_command_after_an_upgrade(place: Place) -> None:

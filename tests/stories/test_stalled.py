@@ -9,6 +9,8 @@ import signal
 import pytest
 from place import Place
 
+pytestmark = pytest.mark.exhaustive
+
 WATCHED = ("-D", "watchdog.no-heartbeat=3 s", "-D", "restart-strategy.type=none")
 
 

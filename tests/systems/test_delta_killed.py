@@ -21,6 +21,7 @@ def test_killed_at_every_point(tmp_path):
     assert_exact_after_kills(KilledJob("delta", tmp_path), ROUNDS)
 
 
+@pytest.mark.exhaustive
 def test_killed_while_files_are_joined(tmp_path):
     assert {point.partition(":")[0] for point in JOIN_ROUNDS} > set(JOIN_POINTS)
     job = KilledJob("delta", tmp_path, "--write-every", "3", keys=100, each=100)
@@ -35,6 +36,7 @@ def test_appends_without_markers_are_noticed(tmp_path):
     assert any("there twice" in problem for problem in job.problems(partial=False))
 
 
+@pytest.mark.exhaustive
 def test_killed_while_the_tables_are_compacted(tmp_path):
     """At points and at any moment; a reader looks on all the time."""
     job = KilledJob("delta", tmp_path, "--compact-files", "12", keys=100, each=100)

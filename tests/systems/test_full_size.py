@@ -8,6 +8,8 @@ import full_size
 import pytest
 from ledger_targets import TableTarget
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.mark.parametrize("kind", full_size.OWN)
 def test_forty_kills_are_at_every_point_and_at_random_moments(kind: str) -> None:

@@ -16,12 +16,14 @@ def test_killed_at_every_point(tmp_path):
     assert_exact_after_kills(KilledJob("iceberg", tmp_path), ROUNDS)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.crash
 def test_killed_while_files_are_joined(tmp_path):
     job = KilledJob("iceberg", tmp_path, "--write-every", "3", keys=100, each=100)
     assert_exact_after_kills(job, JOIN_ROUNDS)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.crash
 def test_killed_while_the_tables_are_compacted(tmp_path):
     """At points and at any moment; a reader looks on all the time."""

@@ -25,6 +25,8 @@ from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.views.job import Job
 
+pytestmark = pytest.mark.exhaustive
+
 HERE = Path(__file__).parent
 HOUR_MS = 3_600_000
 SMALL, LARGE, SIZE = 1_500, 15_000, 2_000

@@ -31,6 +31,7 @@ from turnback.storage.local import LocalStorage
 # -- failures of the broker
 
 
+@pytest.mark.exhaustive
 def test_a_broker_restarted_between_staging_and_publishing(kafka, topic, directory):
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()
@@ -40,6 +41,7 @@ def test_a_broker_restarted_between_staging_and_publishing(kafka, topic, directo
     assert values(kafka, topic) == [1]
 
 
+@pytest.mark.exhaustive
 def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
     kafka, topic, directory, monkeypatch
 ):
@@ -59,6 +61,7 @@ def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
     assert values(kafka, topic) == [1]
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_dies_within_a_transaction_holds_nobody_up_for_ever(
     kafka, topic, directory, monkeypatch
 ):
@@ -109,6 +112,7 @@ def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     assert values(kafka, topic) == [1]
 
 
+@pytest.mark.exhaustive
 def test_a_transaction_that_takes_longer_than_its_timeout_is_written_again(
     kafka, topic, directory, monkeypatch, caplog
 ):
@@ -298,6 +302,7 @@ def test_a_kill_before_the_mark_is_made_does_not_hide_that_kafka_has_forgotten(
     assert values(kafka, topic) == [1]
 
 
+@pytest.mark.exhaustive
 def test_an_open_transaction_of_another_sink_makes_nobody_wait(
     kafka, topic, directory, monkeypatch
 ):
@@ -459,6 +464,7 @@ def test_a_driver_that_lost_the_prefix_while_it_published_writes_nothing(
     assert values(kafka, topic) == [0]
 
 
+@pytest.mark.exhaustive
 def test_a_publish_that_outlives_its_attempt_is_not_doubled_by_the_next(
     kafka, topic, directory, monkeypatch
 ):

@@ -93,6 +93,7 @@ def test_without_transactions_the_same_kills_are_noticed(kafka, topics, director
         check_complete(records)
 
 
+@pytest.mark.exhaustive
 def test_a_ledger_in_two_topics_adds_up_after_kills(kafka, tmp_path):
     ledger = Ledger(tmp_path, KafkaTarget(kafka), keys=20, length=30, files=40)
     try:

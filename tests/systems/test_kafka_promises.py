@@ -7,6 +7,8 @@ from kafka_job import ROWS, kafka_sink
 
 from turnback.testing import Promise, SinkPromiseBroken, check_sink
 
+pytestmark = pytest.mark.exhaustive
+
 
 def test_the_sink_keeps_what_all_sinks_promise(kafka):
     def make():

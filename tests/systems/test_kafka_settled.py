@@ -87,6 +87,7 @@ def test_what_readers_wait_for_is_listed_committed_and_not_doubled(left: Left) -
     assert left.visible() == [*NUMBERS, *OTHERS]
 
 
+@pytest.mark.exhaustive
 def test_what_readers_wait_for_is_dropped(left: Left) -> None:
     left.turnback("transactions", "abort", "left", "--yes", **LOGIN)
     assert left.visible() == OTHERS

@@ -180,6 +180,7 @@ def test_a_position_in_a_topic_that_is_not_read_is_refused_by_name(reads, name):
 # -- from Kafka to Kafka
 
 
+@pytest.mark.exhaustive
 def test_likes_are_counted_once_across_restarts(kafka, tmp_path, java):
     likes, totals = kafka.create_topic(2), kafka.create_topic(2)
     example = ROOT / "examples" / "kafka_likes.py"

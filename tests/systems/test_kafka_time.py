@@ -11,6 +11,8 @@ from test_kafka_source import run
 
 from services.kafka import KafkaBroker
 
+pytestmark = pytest.mark.exhaustive
+
 WAYS = {
     "one-epoch": ({}, False, "source"),
     "small-epochs": ({"maxOffsetsPerTrigger": "17"}, False, "source"),

@@ -9,9 +9,13 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from crash.driver import Driver
 from services.kinesis import KEYS, REGION, KinesisServer
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
+
+pytestmark = pytest.mark.exhaustive
 
 HERE = Path(__file__).parent
 COUNT = 750

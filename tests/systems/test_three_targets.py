@@ -30,6 +30,8 @@ from crash.driver import Driver
 from services.kafka import KafkaBroker, connector_jars
 from services.postgres import PASSWORD, PostgresServer
 
+pytestmark = pytest.mark.exhaustive
+
 ACCOUNTS = 40
 COLUMNS = "account, seq, previous, total, version"
 SEED = int(os.environ.get("SEED", "15"))

@@ -73,9 +73,9 @@ def test_actors_that_wait_for_each_other_are_reported() -> None:
 
 
 def test_few_seeds_or_one_can_be_asked_for(monkeypatch) -> None:
-    monkeypatch.setenv("TURNBACK_QUICK", "0")
+    monkeypatch.delenv("TURNBACK_EXAMPLES", raising=False)
     assert list(seeds(10)) == list(range(10))
-    monkeypatch.setenv("TURNBACK_QUICK", "1")
+    monkeypatch.setenv("TURNBACK_EXAMPLES", "few")
     assert list(seeds(10)) == [0, 1]
     monkeypatch.setenv(SEED, "41")
     assert list(seeds(3)) == [41]

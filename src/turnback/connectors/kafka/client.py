@@ -43,8 +43,12 @@ _MOVING = (
     "OFFSET_NOT_AVAILABLE",
     "REPLICA_NOT_AVAILABLE",
     "UNKNOWN_LEADER_EPOCH",
+    "_NOENT",
 )
-"""Another broker takes over, or the first one a topic that was just made: soon it will answer."""
+"""Another broker takes over, or the first one a topic that was just made: soon it will answer.
+
+`_NOENT` is what librdkafka says itself where no partition it was asked for has a leader.
+"""
 PASSING = (
     *_MOVING,
     "_ALL_BROKERS_DOWN",
