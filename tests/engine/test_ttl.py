@@ -37,7 +37,7 @@ from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check
 from turnback.snapshot.snapshot import state_rows
 from turnback.snapshot.writer import export_tasks
-from turnback.state.expiry import merge_limits
+from turnback.state.expiring import merge_limits
 from turnback.state.files import StorageRef, plan_merges
 from turnback.state.schema import state_prefix
 from turnback.state.stores import HashMapStore

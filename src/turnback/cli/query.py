@@ -1,4 +1,4 @@
-"""`turnback query` and `turnback diff`: in this process if that is enough, else in Spark."""
+"""`turnback query`, `diff` and `get`: in this process if that is enough, else in Spark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ import click
 
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
-from turnback.cli.output import Column, Value, json_value, value_text
-from turnback.cli.parameters import complete_snapshot, find_state, snapshot_argument, state_option
-from turnback.cli.read_only import check_read_only
+from turnback.cli.output import Column, Value, json_value, time_ago, value_text
+from turnback.cli.parameters import (
+    complete_snapshot,
+    find_state,
+    job_argument,
+    snapshot_argument,
+    state_option,
+)
 from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from turnback.api.savepoint import StateDiff
     from turnback.snapshot.snapshot import Snapshot
+    from turnback.views.model import KeyView
 
 _COUNTS = ("added", "removed", "changed", "unchanged")
 
@@ -288,3 +294,87 @@ def _silenced(debug: bool) -> Iterator[None]:
         for descriptor, copy in enumerate(saved, 1):
             os.dup2(copy, descriptor)
             os.close(copy)
+
+
+_QUOTED = re.compile(
+    r"""(?P<comment>--[^\n]*|/\*.*?\*/)|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)*`""",
+    re.DOTALL,
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_READING = {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"}
+_WRITING = re.compile(
+    r"\b(INSERT\s+(INTO|OVERWRITE)|MERGE\s+(INTO|WITH)|DELETE\s+FROM|UPDATE\s+\S+\s+SET)\b"
+)
+_CALLING = re.compile(r"\b(REFLECT|TRY_REFLECT|JAVA_METHOD)\s*\(")
+
+
+def check_read_only(sql: str) -> None:
+    """Refuse a statement that might change something.
+
+    Raises:
+        ConfigurationError: It is no query, or it writes, or calls any method of Java.
+    """
+    plain = _QUOTED.sub(lambda match: " " if match["comment"] else " x ", sql).upper()
+    first = _WORD.search(plain)
+    word = first[0] if first else ""
+    writing = _WRITING.search(plain) or _CALLING.search(plain)
+    if word in _READING and writing is None:
+        return
+    what = writing[0].strip(" (") if writing else word or "nothing"
+    raise ConfigurationError(
+        f"turnback query only reads, and this is {what}: write SELECT ..., and to change state use "
+        "SavepointWriter"
+    )
+
+
+@command(
+    "get",
+    "turnback get orders totals total alice",
+    "turnback get orders totals by_day '[\"alice\", 7]' --json",
+    "turnback get orders visits pages alice --rows 100",
+)
+@job_argument
+@argument("uid", "UID", help="The operator.")
+@argument("state", "STATE", help="The name of its state.")
+@argument(
+    "key",
+    "KEY",
+    help="Text, a number, true, a date or time in ISO format, bytes as 0x00ff; several columns or "
+    "a row as a JSON array.",
+)
+@number_option(
+    "--rows", least=1, default=50, help="Most list elements or map entries; 50 if left out."
+)
+@click.option("--after", metavar="NEXT", help="Go on behind the page that ended with this.")
+def get(
+    cli: Cli, job_name: str, uid: str, state: str, key: str, rows: int, after: str | None
+) -> ExitCode | None:
+    """Show what a state of a job holds for one key.
+
+    It is the state of the newest checkpoint: what the job would go on with if it failed now. The
+    job may run and does not notice. Needs no Spark. Ends with code 3 if there is nothing.
+    """
+    from turnback.views.lookup import look_up
+
+    job = cli.job(job_name)
+    found = look_up(job, uid, state, key, after=after, limit=rows)
+    if cli.json:
+        cli.out.document(found)
+    elif found.found:
+        _print(cli, found, job.now_ms())
+    else:
+        cli.out.message(
+            f"{job.name}: state {state!r} of operator {uid!r} holds nothing for {key!r} in "
+            f"{found.snapshot}, epoch {found.epoch}"
+        )
+    return None if found.found else ExitCode.NOT_FOUND
+
+
+def _print(cli: Cli, found: KeyView, now_ms: int) -> None:
+    if found.columns[0] == "value":
+        cli.out.line(value_text(found.rows[0][0]) or "null")
+    else:
+        cli.out.table(found.columns, [[value_text(value) for value in row] for row in found.rows])
+    cli.out.hint(f"{found.snapshot}, epoch {found.epoch}, {time_ago(found.created_ms, now_ms)}")
+    if found.next is not None:
+        cli.out.message(f"There is more: --after {found.next}")

@@ -28,7 +28,7 @@ from turnback.driver.redrive import Feed
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Level
 from turnback.sinks.base import directory_digest
-from turnback.state.expiry import merge_limits
+from turnback.state.expiring import merge_limits
 from turnback.worker.event_time import EpochTime
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from turnback.driver.engine import Engine
-from turnback.state.expiry import Limits
+from turnback.state.expiring import Limits
 from turnback.state.files import (
     StateFile,
     StorageRef,

@@ -14,7 +14,7 @@ from turnback.core.errors import IncompatibleStateError, StateError, TurnbackErr
 from turnback.snapshot.columns import ColumnCodec
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
-from turnback.state.expiry import update_times, with_times, without_times
+from turnback.state.expiring import update_times, with_times, without_times
 from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, WAITING, WINDOWED, StateSchema
 from turnback.values.keys import KeyCodec
 from turnback.values.typeinfo import TypeInfo, Types, type_from_descriptor

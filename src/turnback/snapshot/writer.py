@@ -23,7 +23,7 @@ from turnback.snapshot.parts import PartsWriter, state_directory, write_parts
 from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.delta import open_delta
-from turnback.state.expiry import Limits, export_limits
+from turnback.state.expiring import Limits, export_limits
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import LIST_KINDS, StateSchema

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from os.path import split
 from typing import Any, TypeVar
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.checkpoint.source_offsets import open_partitions
-from turnback.core.errors import EpochConflictError
+from turnback.core.errors import EpochConflictError, SourceError
 from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.given_elements import encode_collection
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
 from turnback.functions.base import needs_closing
-from turnback.plan.malformed import MalformedPolicy
+from turnback.plan.graph import NodeKind
+from turnback.plan.malformed import MalformedPolicy, plain_path
 from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit, spark_hash
 from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
@@ -33,9 +36,7 @@ from turnback.spark.internals import (
     streaming_query,
 )
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
-from turnback.spark.orders import send_orders
-from turnback.spark.pickling import pickle_by_value
-from turnback.spark.reruns import TaskReruns
+from turnback.spark.orders import pickle_by_value, send_orders
 from turnback.spark.scratch import Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (
@@ -47,7 +48,6 @@ from turnback.spark.sources import (
     stream_counts,
     union_sources,
 )
-from turnback.spark.unreadable import unreadable_file
 from turnback.spark.worker import close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
 from turnback.values.columns import stream_ddl
@@ -292,3 +292,60 @@ def _collect(
             raise cause from None
         raise
     return [decode_barrier(control) for control in controls]
+
+
+class TaskReruns:
+    """Tells whether Spark has run tasks of an epoch whose output did not count, or may have.
+
+    Only those matter that write to sinks: what they have prepared, nobody commits.
+    """
+
+    def __init__(self, context: SparkContext, plan: Plan) -> None:
+        self._levels = {
+            level.index
+            for level in plan.levels
+            if any(op.kind is NodeKind.SINK for op in level.operators)
+        }
+        self._tracker = context.statusTracker()
+        # A copy that lost against the first attempt leaves no trace in what has won.
+        self._speculates = context.getConf().get("spark.speculation", "false") == "true"
+
+    def happened(self, acks: Sequence[TaskAck]) -> bool:
+        names = [ack.name for ack in acks if ack.level in self._levels]
+        if not names:
+            return False
+        if self._speculates or any(name.tries for name in names):
+            return True
+        # A stage is run again when its output was lost with an executor.
+        stages = map(self._tracker.getStageInfo, {name.stage for name in names})
+        return any(s and (s.currentAttemptId > 0 or s.numFailedTasks > 0) for s in stages)
+
+
+_FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)")
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(?P<why>.+)$", re.MULTILINE)
+
+
+def unreadable_file(
+    error: BaseException, new_files: Callable[[], Mapping[str, Iterable[str]]]
+) -> SourceError | None:
+    """What to say of an error of Spark that is about an input file; None if it is not.
+
+    Args:
+        error: What Spark raised.
+        new_files: Returns what the epoch reads: new entries of sources' lists of files, by name.
+    """
+    match = _FILE.search(str(error))
+    if match is None:
+        return None
+    path = plain_path(match["path"])
+    names = (name for name, entries in new_files().items() if path in map(_path, entries))
+    uid = next(names, "?").partition("#")[0]
+    causes = _CAUSE.findall(str(error))
+    why = causes[-1].strip() if causes else "Spark does not say why"
+    return SourceError(
+        f"source {uid!r}: its file {path} cannot be read: {why}. Mend or remove the file"
+    )
+
+
+def _path(entry: str) -> str:
+    return plain_path(json.loads(entry)["path"])

@@ -23,7 +23,6 @@ from turnback.driver.given_elements import GivenElements
 from turnback.plan.plan import Plan, SourcePlan
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.spark.malformed import malformed_column, refusing_malformed
-from turnback.spark.partitions import partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
 from turnback.spark.session import refuse_connect
 from turnback.values.columns import stream_columns
@@ -283,3 +282,10 @@ def _streams(source: SourcePlan) -> list[Any]:
             "with key_by and process"
         )
     return streams
+
+
+def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:
+    """From which partition a record of Kafka comes, and where it is in it, by these columns."""
+    name = F.concat_ws("-", quote_name(topic), quote_name(partition))
+    number = F.shiftright(F.xxhash64(name), 2)
+    return [number.alias(PARTITION_COLUMN), F.col(quote_name(offset)).alias(OFFSET_COLUMN)]

@@ -7,7 +7,7 @@ wrapped in the full bytes. In waiting state 8 bytes of time come before the key 
 entries lie in the order of their times.
 
 Values of a state with a time to live begin with 8 bytes, the time of their last update, in state
-files and in stores; see `turnback.state.expiry`.
+files and in stores; see `turnback.state.expiring`.
 """
 
 from __future__ import annotations

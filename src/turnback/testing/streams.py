@@ -27,7 +27,7 @@ from turnback.plan.sources import PARTITION_COLUMN, EpochLimit, partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.backend import sub_codec
-from turnback.state.expiry import TIME_BYTES
+from turnback.state.expiring import TIME_BYTES
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS
 from turnback.testing.text_files import read_csv, read_json

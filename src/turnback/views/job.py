@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -39,8 +40,8 @@ from turnback.views.history import (
     grouped_failures,
     read_attempts,
 )
-from turnback.views.load import bottleneck, with_bottlenecks
 from turnback.views.locations import display_path, is_directory_of, last_segment
+from turnback.views.model import OperatorNode
 from turnback.views.snapshots import savepoint_rows
 from turnback.views.summary import (
     UNREADABLE,
@@ -357,3 +358,42 @@ def _shown(key: str, value: str) -> str:
 def _created_ms(request_id: str) -> int:
     digits = request_id.partition("-")[0]
     return int(digits) if digits.isdecimal() else 0
+
+
+_IDLE = 0.05
+"""Who works less than this share of the time holds nobody back."""
+
+
+def bottleneck(nodes: Iterable[OperatorNode]) -> str | None:
+    """Return the uid of the operator whose busiest task is the busiest of all; None if all rest."""
+    busy = [(node.load.busiest, node.uid) for node in nodes if node.load is not None]
+    busiest, uid = max(busy, default=(0.0, ""))
+    return uid if busiest >= _IDLE else None
+
+
+def with_bottlenecks(nodes: Collection[OperatorNode]) -> tuple[OperatorNode, ...]:
+    """Tell of each source which of the operators that read from it is its bottleneck."""
+    by_uid = {node.uid: node for node in nodes}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        for input in node.inputs:
+            readers[input].append(node.uid)
+
+    def downstream(uid: str) -> set[str]:
+        found = set[str]()
+        waiting = [uid]
+        while waiting:
+            for reader in readers[waiting.pop()]:
+                if reader not in found:
+                    found.add(reader)
+                    waiting.append(reader)
+        return found
+
+    return tuple(
+        msgspec.structs.replace(
+            node, bottleneck=bottleneck(by_uid[uid] for uid in downstream(node.uid))
+        )
+        if not node.inputs
+        else node
+        for node in nodes
+    )

@@ -32,7 +32,7 @@ from turnback.snapshot.snapshot import StoredRows
 from turnback.snapshot.table import ROWS
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import COLUMNS, WIDE_COLUMNS, DeltaBuilder, build_delta
-from turnback.state.expiry import update_times, with_times, without_times
+from turnback.state.expiring import update_times, with_times, without_times
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.state.subtasks import OperatorStateBackend, location, redistribute

@@ -9,7 +9,7 @@ import pytest
 
 from fake_job import schema
 from turnback.cli.context import ExitCode
-from turnback.cli.read_only import check_read_only
+from turnback.cli.query import check_read_only
 from turnback.core.errors import ConfigurationError
 from turnback.job.liveness import liveness_of
 from turnback.job.run import ProcessId

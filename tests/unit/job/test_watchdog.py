@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_job import Driver, dead, elsewhere, seen
+from turnback.job.liveness import Stall, stall_of
 from turnback.job.run import ProcessId
 from turnback.job.status import (
     AttemptProgress,
@@ -22,7 +23,6 @@ from turnback.job.status import (
     UnderWay,
     WatchLimits,
 )
-from turnback.job.watchdog import Stall, stall_of
 
 NOW = 10_000_000_000
 LIMITS = WatchLimits(heartbeat_ms=60_000, epoch_ms=600_000, checkpoint_ms=900_000)

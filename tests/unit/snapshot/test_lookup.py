@@ -17,7 +17,7 @@ from turnback.core.errors import (
 )
 from turnback.snapshot import lookup
 from turnback.state.delta import DeltaBuilder
-from turnback.state.expiry import encode_time
+from turnback.state.expiring import encode_time
 from turnback.state.files import StorageRef
 from turnback.state.schema import StateTtl
 from turnback.storage.open import open_storage

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import ConfigurationError
-from turnback.spark.settings_file import encode_properties, settings_file
+from turnback.spark.session import encode_properties, settings_file
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 

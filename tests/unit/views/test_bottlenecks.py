@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnback.job.status import OperatorLoad
-from turnback.views.load import bottleneck, with_bottlenecks
+from turnback.views.job import bottleneck, with_bottlenecks
 from turnback.views.model import OperatorNode
 
 

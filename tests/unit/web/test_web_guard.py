@@ -8,8 +8,7 @@ from web_guard_support import FOREIGN, OWN, PATHS, cookie_of, post
 from web_support import BEARER, TOKEN
 
 from turnback.core.errors import ConfigurationError
-from turnback.web.attempts import WrongTokens
-from turnback.web.guard import Session
+from turnback.web.guard import Session, WrongTokens
 
 # -- who calls by which name
 

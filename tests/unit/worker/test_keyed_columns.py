@@ -18,7 +18,7 @@ from turnback.state.stores import HashMapStore
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec
 from turnback.values.typeinfo import Types
-from turnback.worker.keyed_columns import BatchState
+from turnback.worker.batch_runners import BatchState
 from turnback.worker.keys import DistinctKeys
 
 KEYS = ["a", "b", "c"]

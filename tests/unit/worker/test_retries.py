@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from turnback.plan.graph import NodeKind
-from turnback.spark.reruns import TaskReruns
+from turnback.spark.engine import TaskReruns
 from turnback.worker.message import TaskAck, TaskName
 
 PLAN = SimpleNamespace(
