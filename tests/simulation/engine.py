@@ -23,7 +23,7 @@ from turnback.driver.job import JobSpec
 from turnback.driver.merger import MergeTask
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StateFile, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage

@@ -36,7 +36,8 @@ from turnback.spark.internals import (
     streaming_query,
 )
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
-from turnback.spark.orders import pickle_by_value, send_orders
+from turnback.spark.orders import send_orders
+from turnback.spark.pickling import pickle_by_value
 from turnback.spark.scratch import Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (

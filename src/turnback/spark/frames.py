@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.plan.plan import Channel, Plan, Routing
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.spark.worker import LevelTask
 from turnback.values.columns import stream_columns
 from turnback.worker.program import (

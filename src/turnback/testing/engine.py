@@ -27,7 +27,7 @@ from turnback.driver.positions import Positions
 from turnback.plan.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping

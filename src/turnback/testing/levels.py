@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from turnback.core.errors import TurnbackError
 from turnback.plan.plan import Channel, Plan, Routing
 from turnback.plan.sources import PARTITION_COLUMN
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.values.columns import Batch, from_column, stream_columns
 from turnback.values.keys import partition_of
 from turnback.worker.level import LevelInstance

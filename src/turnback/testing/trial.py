@@ -23,7 +23,7 @@ from turnback.sinks.base import (
     canonical_directory,
     directory_digest,
 )
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo

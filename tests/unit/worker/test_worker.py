@@ -11,7 +11,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import PlanError, StateError
 from turnback.spark import worker
-from turnback.spark.orders import pickle_by_value
+from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
 from turnback.worker.message import Order, encode_order
 from turnback.worker.program import level_programs, load_program, pickled
