@@ -13,7 +13,8 @@ from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.source_offsets import open_partitions
 from turnback.connectors.kinesis import shards as kinesis_shards
-from turnback.connectors.kinesis.reader import KinesisReader, kinesis_position
+from turnback.connectors.kinesis.positions import kinesis_position
+from turnback.connectors.kinesis.reader import KinesisReader
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.worker.message import EncodedError

@@ -18,8 +18,8 @@ from typing import Any
 _GROUP = "turnback.offsets"
 _OWN = (
     "turnback.connectors.kafka.positions:partition_positions",
-    "turnback.connectors.rabbitmq.reader:partition_positions",
-    "turnback.connectors.kinesis.reader:partition_positions",
+    "turnback.connectors.rabbitmq.positions:partition_positions",
+    "turnback.connectors.kinesis.positions:partition_positions",
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from turnback.connectors.kinesis.client import KinesisClient
-from turnback.connectors.kinesis.reader import kinesis_position
+from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.shards import is_ended, lost_since
 from turnback.core.errors import ConfigurationError
 from turnback.plan.sources import SourceLag
