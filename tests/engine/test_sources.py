@@ -125,21 +125,22 @@ def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnback.driver.context.HEARTBEAT_S", 0.05)
 
 
-def append(jobs: Jobs, text: str) -> Path:
+def append(jobs: Jobs, text: str, later_s: int = 1) -> Path:
     (file,) = jobs.input("events").iterdir()
     written = file.stat().st_mtime_ns
     with file.open("a") as open_file:
         open_file.write(text)
-    os.utime(file, ns=(0, written + 1_000_000_000))
+    os.utime(file, ns=(0, written + later_s * 1_000_000_000))
     return file
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_a_file_that_is_appended_to_after_it_was_read_is_told(jobs: Jobs) -> None:
+@pytest.mark.parametrize("later_s", [0, 1])
+def test_a_file_that_is_appended_to_after_it_was_read_is_told(jobs: Jobs, later_s: int) -> None:
     jobs.feed("events", {"k": "a"})
     client = started_with_files(jobs, "warn")
     eventually(lambda: jobs.out() == [("a", 1)])
-    file = append(jobs, '{"k": "late"}\n')
+    file = append(jobs, '{"k": "late"}\n', later_s)
     directory = JobDirectory.locate(jobs.root, "job")
     told = eventually(lambda: liveness_of(directory.status(), SystemClock().now_ms()).problem)
     assert told.startswith("source 'events': 1 file was changed after being read")
@@ -174,6 +175,18 @@ def test_a_file_that_is_changed_after_it_was_read_ends_a_job_that_is_to_end_then
     eventually(lambda: jobs.out() == [("a", 1), ("a", 2)])
     client.cancel()
     client.result(60)
+
+
+def test_files_that_nobody_looks_at_are_told_at_the_start(jobs: Jobs) -> None:
+    env = jobs.env()
+    for name, policy in {"orders": "warn", "likes": "ignore"}.items():
+        path = f"s3://bucket/{name}"
+        stream = env.from_files(path, "json", Event, uid=name, on_changed_files=policy)
+        stream.sink_to(jobs.sink()).uid(f"out-{name}")
+    (told,) = env.plan().warnings
+    assert told.startswith("source 'orders': nobody looks whether files in s3://bucket/orders are")
+    assert "Give every file a name of its own" in told
+    assert 'on_changed_files="ignore"' in told
 
 
 def test_a_single_file_is_read_once_and_no_other(jobs: Jobs, tmp_path: Path) -> None:

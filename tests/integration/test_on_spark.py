@@ -49,6 +49,15 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
     assert jobs.out("tens") == [10, 20, 30]
 
 
+def copy_over(file: Path) -> None:
+    """Replace a file by a larger one of the same time, as `cp -p` and `rsync -a` may."""
+    found = file.stat()
+    new = file.with_name(f".{file.name}")
+    new.write_text(file.read_text() * 2)
+    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+    new.rename(file)
+
+
 @pytest.mark.parametrize("name", ["plain.json", "odd %41 ä name.json"])
 def test_files_are_read_whatever_their_age_and_told_if_they_are_changed(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, name: str
@@ -85,7 +94,11 @@ def test_files_are_read_whatever_their_age_and_told_if_they_are_changed(
     assert changed() == []
     put(name, "late", day)
     eventually(changed)
-    assert changed() == [FilesChanged("events", 1, (str(directory / name),))]
+    told = FilesChanged("events", 1, (str(directory / name),))
+    assert changed() == [told]
+    copy_over(directory / "oldest.json")
+    eventually(lambda: len(changed()) == 2)
+    assert changed() == [told, FilesChanged("events", 1, (str(directory / "oldest.json"),))]
     client.cancel()
     client.result(60)
     assert jobs.out() == counted("aaa")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from _pytest.outcomes import Failed, Skipped
 
+from services.delta import delta_settings
 from services.java import java_options
 from services.kafka import broker_jars, connector_jars
 from services.s3 import gateway
@@ -19,6 +20,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "the archive of Spark's classes": java_options,
     "Kafka's jars": broker_jars,
     "the jars of Spark's Kafka connector": connector_jars,
+    "the jars of Spark's Delta reader": delta_settings,
     "the S3 gateway": gateway,
 }
 

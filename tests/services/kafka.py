@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import uuid
@@ -13,11 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from services.missing import missing
+from services.jars import fetched_jars, spark_jars
 from services.process import free_port, running, until_stopped
 
-_HERE = Path(__file__).parent
-_CACHE = _HERE.parents[1] / ".cache" / "kafka"
 _JAVA = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 USER, PASSWORD = "turnback", "s3cret-of-kafka"
 
@@ -151,31 +147,12 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
 
 def broker_jars() -> Path:
     """The directory with the jars of the broker."""
-    return _jars("kafka.pom.xml")
+    return fetched_jars("kafka.pom.xml", "kafka", "Kafka's")
 
 
 def connector_jars() -> str:
     """Spark's connector, as `spark.jars` takes it."""
-    return ",".join(map(str, sorted(_jars("kafka-connector.pom.xml").glob("*.jar"))))
-
-
-def _jars(pom: str) -> Path:
-    """Fetch what a pom depends on, once; a changed pom is another directory."""
-    text = (_HERE / pom).read_bytes()
-    target = _CACHE / f"{pom.partition('.')[0]}-{uuid.uuid5(uuid.NAMESPACE_OID, text.decode())}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            if shutil.which("mvn") is None or shutil.which("java") is None:
-                missing("Kafka's jars cannot be fetched: Maven or Java is not installed")
-            new = target.with_suffix(".new")
-            copy = ["dependency:copy-dependencies", f"-DoutputDirectory={new}"]
-            done = subprocess.run(["mvn", "-q", "-B", "-f", _HERE / pom, *copy], timeout=540)
-            if done.returncode:
-                missing("Maven could not fetch Kafka's jars")
-            new.rename(target)
-    return target
+    return spark_jars(fetched_jars("kafka-connector.pom.xml", "kafka", "Kafka's"))
 
 
 def _properties(data: Path, listeners: str, controller: int) -> str:

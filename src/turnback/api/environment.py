@@ -41,7 +41,7 @@ from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.plan.malformed import MalformedPolicy, files_policy
 from turnback.plan.plan import Plan
 from turnback.plan.planner import plan
-from turnback.plan.sources import watched_files
+from turnback.plan.sources import unwatched_files, watched_files
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import TypeInfo
@@ -228,9 +228,11 @@ class StreamExecutionEnvironment:
             on_malformed: What becomes of a record of JSON or CSV that does not fit the schema:
                 "fail", the default: the job ends, and says which one it is; "drop": it is left
                 out, and counted; "side": it goes to `malformed_records`, and is counted.
-            on_changed_files: What becomes of the job if a local file is changed after it was read:
-                "warn", the default: that is told in its log, its status and its history, and the
-                job goes on; "fail": it ends, and names the files; "ignore": nobody looks.
+            on_changed_files: What becomes of the job if a local file is changed after it was read,
+                as its size and its modification time tell: "warn", the default: that is told in
+                its log, its status and its history, and the job goes on; "fail": it ends, and
+                names the files; "ignore": nobody looks. Elsewhere, as on S3, nobody can look:
+                "warn" says so at the start, and "fail" is refused.
             **options: Further options of Spark's reader; with one that says what becomes of
                 malformed records, such as `mode`, Spark alone decides, and nobody counts.
         """
@@ -243,6 +245,7 @@ class StreamExecutionEnvironment:
         frame = self.engine.file_source(directory, format, row, limit, options, policy)
         stream = self._source(frame, uid, row, policy, bounded=single_file(directory))
         stream._node.files = watched_files(directory, on_changed_files)
+        stream._node.unwatched = unwatched_files(directory, on_changed_files)
         return stream
 
     def from_source(

@@ -1,7 +1,7 @@
 """Looks now and then whether files were changed after a source has read them.
 
 Spark reads a file once, by its name. Its list of files seen, which is part of every checkpoint,
-tells when each was last changed at that time.
+tells when each was last changed at that time; Turnback adds how large it was (`Positions`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -32,49 +33,78 @@ _REST = 50
 """It rests so many times as long as a look has taken, so millions of files cost next to nothing."""
 _AT_ONCE = 50_000
 
-FileTime = tuple[str, int]
-"""The path of a file, and when it was last changed, in milliseconds since 1970."""
+
+class FileState(NamedTuple):
+    """A file as it is now."""
+
+    path: str
+    changed_ms: int
+    """When it was last changed, in milliseconds since 1970."""
+    size: int
 
 
 class _Entry(msgspec.Struct):
-    """An entry of Spark's list of files seen."""
+    """An entry of the list of files seen; of files read by older versions, no size is known."""
 
     path: str
     timestamp: int
+    size: int | None = None
+
+
+class _Part(NamedTuple):
+    """A part of that list, by columns."""
+
+    hashes: pa.Array
+    times: pa.Array
+    sizes: pa.Array
 
 
 class SeenFiles:
-    """When files were changed that have been read: 16 bytes for each."""
+    """When files were changed that have been read, and their sizes: 24 bytes for each."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._parts: dict[str, tuple[pa.Array, pa.Array]] = {}
+        self._parts: dict[str, _Part] = {}
 
     def update(self, log: Sequence[LogFile]) -> None:
         """Take over the list of a position, which is kept in parts; known ones are not read."""
         self._parts = {part.path: self._parts.get(part.path) or self._read(part) for part in log}
 
-    def changed(self, files: Sequence[FileTime]) -> list[FileTime]:
-        """Those of some files that were read and have been changed since."""
-        hashes = pa.array([_hash(path) for path, _ in files], pa.uint64())
-        now = pa.array([changed_ms for _, changed_ms in files], pa.int64())
-        found: list[FileTime] = []
-        for known, times in self._parts.values():
-            then = times.take(pc.index_in(hashes, value_set=known))
-            # Some file systems, and Java on them, know whole seconds only.
-            whole = pc.equal(pc.multiply(pc.divide(then, 1000), 1000), then)
-            comparable = pc.if_else(whole, pc.multiply(pc.divide(now, 1000), 1000), now)
-            differs = pc.fill_null(pc.not_equal(comparable, then), False)
-            found += [files[place] for place in pc.indices_nonzero(differs).to_pylist()]
+    def changed(self, files: Sequence[FileState]) -> list[FileState]:
+        """Those of some files that were read and have been changed since.
+
+        Copies may keep the time of what they are copies of (`cp -p`, `rsync -a`), and some file
+        systems know whole seconds only, so another size is a change as well.
+        """
+        hashes = pa.array([_hash(file.path) for file in files], pa.uint64())
+        times = pa.array([file.changed_ms for file in files], pa.int64())
+        sizes = pa.array([file.size for file in files], pa.int64())
+        found: list[FileState] = []
+        for part in self._parts.values():
+            places = pc.index_in(hashes, value_set=part.hashes)
+            newer = _differ_in_time(times, part.times.take(places))
+            # What is not known, of files that were not read too, is no difference.
+            resized = pc.fill_null(pc.not_equal(sizes, part.sizes.take(places)), False)
+            changed = pc.or_(newer, resized)
+            found += [files[place] for place in pc.indices_nonzero(changed).to_pylist()]
         return found
 
-    def _read(self, part: LogFile) -> tuple[pa.Array, pa.Array]:
+    def _read(self, part: LogFile) -> _Part:
         data = self._storage.get(part.path)
         check(data, part.length, part.digest, part.path)
         entries = [msgspec.json.decode(line, type=_Entry) for line in data.split(b"\n") if line]
-        hashes = [_hash(plain_path(entry.path)) for entry in entries]
-        times = [entry.timestamp for entry in entries]
-        return pa.array(hashes, pa.uint64()), pa.array(times, pa.int64())
+        return _Part(
+            pa.array([_hash(plain_path(entry.path)) for entry in entries], pa.uint64()),
+            pa.array([entry.timestamp for entry in entries], pa.int64()),
+            pa.array([entry.size for entry in entries], pa.int64()),
+        )
+
+
+def _differ_in_time(now: pa.Array, then: pa.Array) -> pa.Array:
+    # Some file systems, and Java on them, know whole seconds only.
+    whole = pc.equal(pc.multiply(pc.divide(then, 1000), 1000), then)
+    comparable = pc.if_else(whole, pc.multiply(pc.divide(now, 1000), 1000), now)
+    return pc.fill_null(pc.not_equal(comparable, then), False)
 
 
 def _hash(path: str) -> int:
@@ -121,7 +151,8 @@ class FilesWatch:
         files = _files(self._watched.path)
         new: list[str] = []
         while some := list(islice(files, _AT_ONCE)):
-            new += [path for path, _ in self._seen.changed(some) if path not in self._told]
+            changed = self._seen.changed(some)
+            new += [file.path for file in changed if file.path not in self._told]
         if new:
             self._told.update(new)
             self._on_changed(sorted(new))
@@ -137,11 +168,11 @@ class FilesWatch:
             self._is_failing = True
 
 
-def _files(path: str) -> Iterator[FileTime]:
+def _files(path: str) -> Iterator[FileState]:
     """The file of a path, or all files below it, except hidden ones."""
     status = Path(path).stat()
     if S_ISREG(status.st_mode):
-        yield path, status.st_mtime_ns // 1_000_000
+        yield _state(path, status)
         return
     waiting = [path]
     while waiting:
@@ -153,6 +184,10 @@ def _files(path: str) -> Iterator[FileTime]:
                     if entry.is_dir():
                         waiting.append(entry.path)
                     else:
-                        yield entry.path, entry.stat().st_mtime_ns // 1_000_000
+                        yield _state(entry.path, entry.stat())
                 except FileNotFoundError:
                     continue  # moved away a moment ago
+
+
+def _state(path: str, status: os.stat_result) -> FileState:
+    return FileState(path, status.st_mtime_ns // 1_000_000, status.st_size)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
+from turnback.plan.malformed import plain_path
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, digest
 
 EntryReader = Callable[[str, int, int], list[str] | None]
 """(leaf, after, upto) -> entries of its list of files seen, or None if it keeps none."""
+
+SIZE = "size"
+"""What an entry of such a list has besides what Spark writes: bytes of a file of this machine."""
 
 
 class Positions:
@@ -19,11 +26,20 @@ class Positions:
 
     A file source's position is the list of files it has seen. It is kept as segments that are
     merged like a binary counter: few of them at any time, each entry rewritten rarely.
+
+    Args:
+        storage: That of the job.
+        attempt: Its number.
+        sized: Leaves that read files of this machine, whose sizes are noted when an epoch takes
+            them in, for Spark notes none.
     """
 
-    def __init__(self, storage: Storage, attempt: int) -> None:
+    def __init__(self, storage: Storage, attempt: int, sized: Collection[str] = ()) -> None:
         self._storage = storage
         self._attempt = attempt
+        self._sized = frozenset(sized)
+        self._sizes: dict[str, int | None] = {}
+        """Of files that the epoch reads; the first look counts, which is before tasks read them."""
         self._segments: dict[str, list[LogFile]] = {}
         self._upto: dict[str, int] = {}
 
@@ -51,19 +67,31 @@ class Positions:
                 if new[leaf]:
                     self._append(leaf, new[leaf])
             positions[leaf] = SourcePosition(offset, tuple(self._segments.get(leaf, ())))
+        self._sizes.clear()
         return positions
 
     def new_entries(
         self, offsets: Mapping[str, str | None], read: EntryReader
     ) -> dict[str, list[str]]:
-        """What an epoch adds to lists of files seen, of sources that keep one."""
+        """What an epoch adds to lists of files seen, of sources that keep one.
+
+        To be called before its tasks begin to read: what files grow by then is not noticed.
+        """
         entries: dict[str, list[str]] = {}
         for leaf, offset in offsets.items():
             number = _log_offset(offset)
             new = None if number is None else read(leaf, self._upto.get(leaf, -1), number)
             if new is not None:
-                entries[leaf] = new
+                entries[leaf] = list(map(self._with_size, new)) if leaf in self._sized else new
         return entries
+
+    def _with_size(self, entry: str) -> str:
+        fields = msgspec.json.decode(entry)
+        path = fields["path"]
+        if path not in self._sizes:
+            self._sizes[path] = _size(plain_path(path))
+        size = self._sizes[path]
+        return entry if size is None else msgspec.json.encode({**fields, SIZE: size}).decode()
 
     def _append(self, leaf: str, entries: list[str]) -> None:
         segments = self._segments.setdefault(leaf, [])
@@ -85,6 +113,13 @@ class Positions:
         data = self._storage.get(segment.path)
         check(data, segment.length, segment.digest, segment.path)
         return data.decode().split("\n")
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - there may be a great many files
+    except OSError:
+        return None  # it is elsewhere by now: of one that comes back only the time is compared
 
 
 def _log_offset(offset: str | None) -> int | None:

@@ -33,7 +33,7 @@ from turnback.plan.plan import (
     SourcePlan,
 )
 from turnback.plan.pruning import types_read
-from turnback.plan.sources import partition_number, whole_source
+from turnback.plan.sources import partition_number, unwatched_files_text, whole_source
 from turnback.plan.timers import goes_by_time
 from turnback.values.typeinfo import TypeInfo
 
@@ -130,6 +130,11 @@ class Cut:
             else ()
             for id, order in self.orders.items()
         }
+        warnings += tuple(
+            unwatched_files_text(self.uids[node.id], node.unwatched)
+            for node in self.nodes
+            if node.unwatched
+        )
         for id in self.orders:
             warnings += tuple(self._warnings_of_order(by_id[id]))
         for level in levels:

@@ -93,6 +93,7 @@ class Node:
         check: Of a source: what tells before the job starts whether it can be read.
         lag: Of a source: what tells while the job runs how far it is behind.
         files: Of a source: those that are looked at while the job runs, in case they are changed.
+        unwatched: Of a source: where its files are, if the user is to know that nobody looks.
         on_error: What becomes of elements at which the function fails.
         on_malformed: Of a source that parses text: what becomes of records that do not fit its
             schema; None if it parses none.
@@ -114,6 +115,7 @@ class Node:
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
     files: WatchedFiles | None = None
+    unwatched: str = ""
     on_error: ErrorPolicy = ErrorPolicy.FAIL
     on_malformed: MalformedPolicy | None = None
 

@@ -171,7 +171,7 @@ def watched_files(path: str, given: Any) -> WatchedFiles | None:
         ) from None
     if policy is ChangedFilesPolicy.IGNORE:
         return None
-    if "://" in path and not path.startswith(_LOCAL):
+    if _is_remote(path):
         if policy is ChangedFilesPolicy.FAIL:
             raise PlanError(
                 f"from_files: nobody looks whether files in {path} are changed, only local ones "
@@ -180,6 +180,29 @@ def watched_files(path: str, given: Any) -> WatchedFiles | None:
         return None
     local = plain_path(path) if path.startswith(_LOCAL) else path
     return WatchedFiles(os.path.abspath(local), policy)  # noqa: PTH100 - as Spark: links stay
+
+
+def unwatched_files(path: str, given: Any) -> str:
+    """Where files are of which the user wants to know that they are changed, and nobody can tell.
+
+    '' if there are none.
+    """
+    warns = given == ChangedFilesPolicy.WARN.value
+    return path if warns and _is_remote(path) else ""
+
+
+def unwatched_files_text(uid: str, path: str) -> str:
+    """What is to be said of them at the start of a job."""
+    return (
+        f"source {uid!r}: nobody looks whether files in {path} are changed after they were read, "
+        "only local ones are looked at; what is new in a file that was read before is never read. "
+        "Give every file a name of its own, and never append to one or replace it; "
+        'on_changed_files="ignore" says that it is so, and nothing is told any more'
+    )
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path and not path.startswith(_LOCAL)
 
 
 def changed_files_text(uid: str, changed: Sequence[str], count: int | None = None) -> str:

@@ -141,7 +141,8 @@ class SparkQuery:
         self._spec = spec
         self._directory = storage.uri
         self._attempt = attempt
-        self._positions = Positions(storage, attempt)
+        watched = [source.uid for source in plan.sources if source.files is not None]
+        self._positions = Positions(storage, attempt, watched)
         self._scratch = Scratch(leaf_directories(plan))
         self._limit = BatchLimit()
         self._reruns = TaskReruns(spark.sparkContext, plan)
@@ -210,6 +211,7 @@ class SparkEpochInput:
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
         frame = self.batch.anew() if self.has_run else self.batch.frame
         self.has_run = True
+        self._new_files()  # notes how large they are, before tasks read them
         self.limit.apply(frame.sparkSession)
         try:
             barriers = _collect(frame, description, orders, collect_controls)

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.errors import CheckpointError
 from turnback.core.units import describe_exit
+from turnback.driver.positions import SIZE
 from turnback.spark.plans import analyzed, streaming_nodes
 
 _LOG = logging.getLogger(__name__)
@@ -233,7 +234,7 @@ class CheckpointLogs:
         for leaf, directory in self.leaves.items():
             offset = offsets.get(leaf)
             if offset is not None and leaf in logs:
-                entries = [json.dumps({**json.loads(e), "batchId": 0}) for e in logs[leaf]]
+                entries = map(_first_batch, logs[leaf])
                 self._write(f"sources/{directory}/0", "\n".join(["v1", *entries]))
                 offset = _FIRST_ENTRY
             lines.append(_NOTHING if offset is None else offset)
@@ -283,6 +284,12 @@ class CheckpointLogs:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
+
+
+def _first_batch(entry: str) -> str:
+    """An entry as Spark itself writes it, as if its file had been read in batch 0."""
+    fields = {name: value for name, value in json.loads(entry).items() if name != SIZE}
+    return json.dumps({**fields, "batchId": 0})
 
 
 # -- the JVM

@@ -20,6 +20,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.config.option import positive
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.driver.given_elements import GivenElements
+from turnback.driver.positions import SIZE
 from turnback.job.directory import JobDirectory
 from turnback.plan.graph import StreamGraph
 from turnback.plan.malformed import with_malformed
@@ -191,13 +192,16 @@ class FileSource(LocalSource):
         new = self._limited([path for path in files if path.as_uri() not in self._seen])
         if not new:
             return []
-        fields = [
-            {"path": path.as_uri(), "timestamp": _modified_ms(path), "batchId": len(self._log)}
-            for path in new
-        ]
-        self._log += (list(map(json.dumps, fields)),)
+        self._log += (list(map(self._entry, new)),)
         self._seen |= {path.as_uri() for path in new}
         return [self._read_file(path) for path in new]
+
+    def _entry(self, path: Path) -> str:
+        """What is known of a file before it is read."""
+        found = path.stat()
+        changed_ms = found.st_mtime_ns // 1_000_000
+        fields = {"path": path.as_uri(), "timestamp": changed_ms, "batchId": len(self._log)}
+        return json.dumps({**fields, SIZE: found.st_size})
 
     @property
     def offset(self) -> str | None:

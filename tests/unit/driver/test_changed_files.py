@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import PlanError
 from turnback.driver.changed_files import FilesWatch, SeenFiles
 from turnback.driver.positions import Positions
@@ -15,6 +17,7 @@ from turnback.plan.sources import (
     ChangedFilesPolicy,
     WatchedFiles,
     changed_files_text,
+    unwatched_files,
     watched_files,
 )
 from turnback.storage.open import MemoryStorage
@@ -32,7 +35,7 @@ class Watched:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.storage = MemoryStorage(f"watched{directory}")
-        self.positions = Positions(self.storage, 1)
+        self.positions = Positions(self.storage, 1, sized=["in"])
         self.log = ()
         self.told: list[list[str]] = []
         files = WatchedFiles(str(directory), ChangedFilesPolicy.WARN)
@@ -45,10 +48,15 @@ class Watched:
         os.utime(path, ns=(0, changed_ms * 1_000_000))
         return path
 
-    def read(self, batch: int, *entries: str) -> None:
-        offset = json.dumps({"logOffset": batch})
+    def read(
+        self, batch: int, *entries: str, meanwhile: Callable[[], object] | None = None
+    ) -> None:
+        offsets = {"in": json.dumps({"logOffset": batch})}
         read = lambda leaf, after, upto: list(entries)  # noqa: E731
-        self.log = self.positions.advance({"in": offset}, read)["in"].log
+        self.positions.new_entries(offsets, read)
+        if meanwhile is not None:
+            meanwhile()
+        self.log = self.positions.advance(offsets, read)["in"].log
 
     def look(self) -> list[str]:
         del self.told[:]
@@ -104,6 +112,51 @@ def test_times_in_whole_seconds_are_compared_as_such(watched: Watched) -> None:
     assert watched.look() == ["a.json"]
 
 
+@pytest.mark.parametrize("later_ms", [0, 900])
+def test_a_change_that_the_time_does_not_tell_is_told_by_the_size(
+    watched: Watched, later_ms: int
+) -> None:
+    """A copy keeps the time of its original, and 900 ms are nothing in whole seconds."""
+    whole_ms = 1_700_000_000_000
+    path = watched.write("a.json", whole_ms, "first")
+    watched.read(0, entry(path, whole_ms))
+    assert watched.look() == []
+    watched.write("a.json", whole_ms + later_ms, "second")
+    assert watched.look() == ["a.json"]
+    assert watched.look() == []
+
+
+def test_what_is_appended_while_it_is_read_is_told(watched: Watched) -> None:
+    path = watched.write("a.json")
+    other = watched.write("b.json")
+    grow = lambda: watched.write("a.json", text="xx")  # noqa: E731
+    watched.read(0, entry(path, MS), entry(other, MS), meanwhile=grow)
+    assert watched.look() == ["a.json"]
+
+
+def test_without_sizes_as_in_older_positions_only_times_are_compared(watched: Watched) -> None:
+    old = Positions(watched.storage, 1)
+    watched.positions = old
+    watched.read(0, *(entry(watched.write(name), MS) for name in ("a.json", "b.json")))
+    newer = Positions(watched.storage, 2, sized=["in"])
+    newer.restore({"in": SourcePosition('{"logOffset": 0}', watched.log)})
+    watched.positions = newer
+    watched.read(1, entry(watched.write("c.json"), MS, 1))
+    assert watched.look() == []
+    watched.write("a.json", text="another size")
+    watched.write("b.json", MS + 1)
+    watched.write("c.json", text="another size")
+    assert watched.look() == ["b.json", "c.json"]
+
+
+def test_a_file_that_is_gone_before_it_is_read_has_no_size(watched: Watched) -> None:
+    path = watched.write("a.json")
+    path.unlink()
+    watched.read(0, entry(path, MS))
+    watched.write("a.json", text="it is back")
+    assert watched.look() == []
+
+
 def test_a_single_file(watched: Watched) -> None:
     path = watched.write("a.json")
     watched.read(0, entry(path, MS))
@@ -124,6 +177,12 @@ def test_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         watched_files("s3://bucket/in", "fail")
     with pytest.raises(PlanError, match="takes one of 'warn', 'fail', 'ignore', got 'error'"):
         watched_files("in", "error")
+
+
+def test_files_elsewhere_are_told_not_to_be_looked_at() -> None:
+    assert unwatched_files("s3://bucket/in", "warn") == "s3://bucket/in"
+    assert unwatched_files("s3://bucket/in", "ignore") == ""
+    assert unwatched_files("in", "warn") == unwatched_files("file:///in", "warn") == ""
 
 
 def test_only_some_are_named() -> None:

@@ -47,6 +47,12 @@ class TestScratch:
         assert json.loads(seen) == {"path": "file:///a", "timestamp": 1, "batchId": 0}
         assert scratch.offsets(0) == {"files": '{"logOffset":0}', "rate": "7", "new": None}
 
+    def test_what_turnback_adds_to_entries_is_not_given_to_spark(self, scratch):
+        sized = json.dumps({**json.loads(entry("a", 3)), "size": 7})
+        scratch.seed({"files": '{"logOffset":3}'}, {"files": [sized]})
+        _, seen = (scratch.path / "sources" / "0" / "0").read_text().split("\n")
+        assert seen == entry("a", 0)
+
     def test_a_format_of_another_spark_is_refused(self, scratch):
         scratch._write("offsets/3", "v2\n{}\n1\n2\n3")
         with pytest.raises(CheckpointError, match=r"batch 3 has 3 positions in format 'v2'"):
