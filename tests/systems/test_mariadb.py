@@ -219,3 +219,83 @@ def test_rows_for_a_table_with_partitions(db: MariaDb, task: Task, driver: Drive
     sink.claim(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
     assert db.kinds() == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("statements", "told"),
+    [
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint, CONSTRAINT known"
+                " FOREIGN KEY (v) REFERENCES parents (id))",
+            ],
+            "foreign key 'known'.* DROP FOREIGN KEY `known`",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint)",
+                "CREATE TRIGGER strict BEFORE UPDATE ON kinds FOR EACH ROW SIGNAL SQLSTATE '45000'",
+            ],
+            "trigger 'strict'",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY RANGE (k)"
+                " (PARTITION few VALUES LESS THAN (10))",
+            ],
+            "by RANGE without a partition .* MAXVALUE",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint, v bigint, PRIMARY KEY (k, v))"
+                " PARTITION BY RANGE COLUMNS (k, v)"
+                " (PARTITION few VALUES LESS THAN (10, MAXVALUE))",
+            ],
+            "by RANGE COLUMNS without a partition",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY LIST (k)"
+                " (PARTITION few VALUES IN (1, 2), PARTITION zero VALUES IN (0))",
+            ],
+            "by LIST without a partition .* DEFAULT",
+        ),
+    ],
+)
+def test_what_refuses_rows_only_when_they_are_published(
+    db: MariaDb, driver: Driver, statements: list[str], told: str
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds, parents",
+        "CREATE TABLE parents (id bigint PRIMARY KEY)",
+        *statements,
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    key = ["k", "v"] if "COLUMNS" in told else "k"
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds", mode="upsert", key=key).check_claim(driver(type=kind))
+    db.server.run("DROP TABLE kinds, parents")
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        "RANGE (k) (PARTITION few VALUES LESS THAN (10), PARTITION rest VALUES LESS THAN MAXVALUE)",
+        "RANGE COLUMNS (k) (PARTITION rest VALUES LESS THAN (MAXVALUE))",
+        "RANGE COLUMNS (k, v) (PARTITION `the rest` VALUES LESS THAN (MAXVALUE, MAXVALUE))",
+        "LIST (k) (PARTITION few VALUES IN (1, 2), PARTITION rest DEFAULT)",
+        "LIST COLUMNS (k) (PARTITION few VALUES IN (1, 2), PARTITION rest DEFAULT)",
+    ],
+)
+def test_partitions_that_take_every_row(
+    db: MariaDb, task: Task, driver: Driver, partitions: str
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        f"CREATE TABLE kinds (k bigint, v bigint, PRIMARY KEY (k, v)) PARTITION BY {partitions}",
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key=["k", "v"])
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (99, 3))])
+    assert sorted(db.kinds()) == [(1, 2), (99, 3)]

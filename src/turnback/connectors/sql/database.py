@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -224,6 +224,13 @@ class Database(ABC):
     @abstractmethod
     def unique_indexes(self) -> list[UniqueIndex]:
         """The unique constraints and indexes of the target, the primary key included."""
+
+    @abstractmethod
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        """What may refuse rows of the target that its rehearsal takes, and what to do about each.
+
+        `updated` are the columns that upserts change in rows that are there.
+        """
 
     @abstractmethod
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:

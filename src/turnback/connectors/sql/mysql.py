@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -288,6 +288,18 @@ class MySqlDatabase(Database):
             for name, parts in found.items()
         ]
 
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        # Foreign keys to this table are left out: to find them the server opens every table.
+        rows = self.query(_UNREHEARSED, (self._schema, self._name) * 3)
+        return [
+            _refusing(kind, name, self._table)
+            for kind, name in rows
+            if kind != "partitions" or not _TAKES_THE_REST.search(self._definition())
+        ]
+
+    def _definition(self) -> str:
+        return str(self.query(f"SHOW CREATE TABLE {self._table}")[0][1])
+
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
@@ -537,6 +549,46 @@ def _folding(collation: str | None, column_type: str, name: str) -> str:
     return (
         f"its collation {collation} does not tell upper from lower case, or accents; "
         f"MODIFY {_quoted(name)} {column_type} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    )
+
+
+_UNREHEARSED = """
+SELECT 'foreign key' AS kind, constraint_name AS name
+FROM information_schema.referential_constraints
+WHERE constraint_schema = %s AND table_name = %s
+UNION ALL
+SELECT 'trigger', trigger_name
+FROM information_schema.triggers
+WHERE event_object_schema = %s AND event_object_table = %s
+AND event_manipulation IN ('INSERT', 'UPDATE')
+UNION ALL
+SELECT 'partitions', partition_method
+FROM information_schema.partitions
+WHERE table_schema = %s AND table_name = %s AND partition_method REGEXP '^(RANGE|LIST)'
+GROUP BY partition_method
+ORDER BY kind, name
+"""
+"""What temporary copies of a table lack; triggers are shown to those only who may have some."""
+_TAKES_THE_REST = re.compile(
+    r"^[ (]PARTITION (?:`(?:[^`]|``)+`|\S+) "
+    r"(?:DEFAULT|VALUES LESS THAN (?:MAXVALUE|\(MAXVALUE(?:,MAXVALUE)*\)))",
+    re.MULTILINE,
+)
+"""A partition for all other values; `information_schema` shows DEFAULT as MariaDB shows 0."""
+
+
+def _refusing(kind: str, name: str, table: str) -> str:
+    """What may refuse rows only when they are published, and what to do."""
+    late = "may refuse rows after a checkpoint has promised them"
+    if kind == "foreign key":
+        how = f"ALTER TABLE {table} DROP FOREIGN KEY {_quoted(name)}"
+        return f"has the foreign key {name!r}, which {late}. {how}"
+    if kind == "trigger":
+        return f"has the trigger {name!r}, which {late}, or change them. Drop it"
+    rest = "MAXVALUE" if name.startswith("RANGE") else "DEFAULT"
+    return (
+        f"is partitioned by {name} without a partition for all other values, which {late}. "
+        f"Add one with {rest}, or partition it by HASH"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -178,7 +178,9 @@ class PostgresDatabase(Database):
         with self._failures():
             return int(self._connection.execute(sql, parameters or None).rowcount)
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         with self._failures():
             rows: list[tuple[Any, ...]] = self._connection.execute(
                 sql, parameters or None
@@ -246,6 +248,10 @@ class PostgresDatabase(Database):
             (self._table,),
         )
         return [_unique_index(*row) for row in rows]
+
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        rows = self.query(_UNREHEARSED, {"table": self._table, "updated": list(updated)})
+        return [_refusing(*row) for row in rows]
 
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
@@ -496,6 +502,95 @@ def _unique_index(
     elif not whole:
         problem = "it is for some of the rows only"
     return UniqueIndex(name, tuple(columns), problem)
+
+
+_UNREHEARSED = r"""
+WITH target AS (SELECT %(table)s::regclass::oid AS id),
+tree AS (
+    SELECT id FROM target
+    UNION SELECT relid::oid FROM target, pg_catalog.pg_partition_tree(id)
+),
+found AS (
+    SELECT 'foreign key' AS kind, conname::text AS name, conrelid AS place
+    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND conparentid = 0
+    AND conrelid IN (SELECT id FROM tree)
+    UNION ALL
+    SELECT 'reference', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND conparentid = 0
+    AND confrelid IN (SELECT id FROM tree) AND EXISTS (
+        SELECT FROM pg_catalog.pg_attribute WHERE attrelid = confrelid
+        AND attnum = ANY(confkey) AND attname::text = ANY(%(updated)s::text[])
+    )
+    UNION ALL
+    SELECT 'EXCLUDE constraint', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype = 'x' AND coninhcount = 0
+    AND conrelid IN (SELECT id FROM tree)
+    UNION ALL
+    SELECT 'partition constraint', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype IN ('c', 'n', 'p', 'u') AND coninhcount = 0
+    AND conrelid IN (SELECT id FROM tree EXCEPT SELECT id FROM target)
+    UNION ALL
+    -- 4: BEFORE or AFTER INSERT, 16: UPDATE. Those of a partitioned table are copied to partitions.
+    (SELECT DISTINCT ON (tgname) 'trigger', tgname, tgrelid
+    FROM pg_catalog.pg_trigger, target
+    WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 20 <> 0
+    AND tgrelid IN (SELECT id FROM tree) ORDER BY tgname, tgrelid <> id)
+    UNION ALL
+    -- 2: UPDATE, 3: INSERT. The rules of partitions are not asked.
+    SELECT 'rule', rulename, ev_class
+    FROM pg_catalog.pg_rewrite, target
+    WHERE ev_class = id AND ev_type IN ('2', '3') AND ev_enabled <> 'D'
+    UNION ALL
+    SELECT 'row security', current_user, id
+    FROM target WHERE pg_catalog.row_security_active(id)
+    UNION ALL
+    SELECT 'parent', inhparent::regclass::text, id
+    FROM pg_catalog.pg_inherits JOIN target ON inhrelid = id
+    JOIN pg_catalog.pg_class c ON c.oid = id AND c.relispartition
+    UNION ALL
+    SELECT 'partitions', '', partrelid
+    FROM pg_catalog.pg_partitioned_table
+    WHERE partstrat IN ('r', 'l') AND partdefid = 0 AND partrelid IN (SELECT id FROM tree)
+)
+SELECT kind, name, place::regclass::text FROM found ORDER BY kind, place, name
+"""
+"""What `LIKE ... INCLUDING ALL` does not copy, or what works otherwise in a table without rows."""
+
+
+def _refusing(kind: str, name: str, place: str) -> str:
+    """What may refuse rows only when they are published, and what to do."""
+    late = "may refuse rows after a checkpoint has promised them"
+    if kind == "reference":
+        return (
+            f"is referenced by the foreign key {name!r} of {place} with columns that are updated, "
+            f"which {late}. Drop it, or leave these columns out"
+        )
+    if kind == "trigger":
+        return (
+            f"has the trigger {name!r}, which {late}, or change them. Drop it, or "
+            f"ALTER TABLE {place} DISABLE TRIGGER {_quoted(name)}"
+        )
+    if kind == "rule":
+        return f"has the rule {name!r}, and ON CONFLICT takes no table with rules. Drop it"
+    if kind == "row security":
+        return (
+            f"has row security for user {name!r}, which {late}. Write as its owner, or "
+            f"ALTER ROLE {_quoted(name)} BYPASSRLS"
+        )
+    if kind == "parent":
+        return f"is a partition of {name}, which {late}, as those of others. Write to {name}"
+    if kind == "partitions":
+        return (
+            f"has no partition for all other values in {place}, which {late}. CREATE TABLE "
+            f"{place}_default PARTITION OF {place} DEFAULT, with the name that you like"
+        )
+    if kind == "partition constraint":
+        return (
+            f"has a partition with a constraint of its own, {name!r} of {place}, which {late}. "
+            "Drop it, or add it to the whole table"
+        )
+    how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
+    return f"has the {kind} {name!r}, which {late}. {how}"
 
 
 def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
