@@ -26,8 +26,8 @@ from simulation.sql import (
     parsed,
 )
 
-_CATALOGUE = {"text": ("text", "text"), "bigint": ("int8", "bigint")}
-"""What the catalogue calls types, and how it shows them."""
+_CATALOGUE = {"text": ("text", "text", "S"), "bigint": ("int8", "bigint", "N")}
+"""What the catalogue calls types, how it shows them, and their category."""
 
 
 class PostgresSession(Session):
@@ -172,8 +172,8 @@ class PostgresSession(Session):
         rows: list[tuple[Any, ...]] = []
         for name, kind in table.columns.items() if table is not None else ():
             plain = kind.removesuffix(" NOT NULL")
-            base, shown = _CATALOGUE[plain]
-            rows.append((name, base, shown, -1, plain != kind, None, "", False, True))
+            base, shown, category = _CATALOGUE[plain]
+            rows.append((name, base, shown, -1, plain != kind, None, "", False, True, category))
         return len(rows), rows
 
     def unique_indexes(self, parameters: Parameters) -> Answer:

@@ -55,6 +55,16 @@ def test_every_type(db: MariaDb, task: Task, driver: Driver) -> None:
     assert db.server.query("SELECT * FROM kinds") == texts
 
 
+def test_json_comes_back_as_it_was_written(db: MariaDb, task: Task, driver: Driver) -> None:
+    db.create("value json")
+    sink = db.sink("kinds")
+    sink.claim(driver(type=Types.STRING()))
+    text = '{"b": 1.0,  "a": 2}'
+    staged = write(sink, task(type=Types.STRING()), text)
+    sink.committer(driver(type=Types.STRING())).commit([staged])
+    assert db.kinds() == [(text,)]
+
+
 def test_instants_are_in_utc(db: MariaDb, task: Task, driver: Driver) -> None:
     db.server.run("DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (value timestamp(6) NULL)")
     kind = Types.INSTANT()
@@ -146,6 +156,10 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
         ("datetime", Types.SQL_TIMESTAMP(), r"cuts parts of a second off; use datetime\(6\)"),
         ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
         ("set('a', 'b')", Types.STRING(), "reorder its members"),
+        ("uuid", Types.STRING(), "it would change the text; use varchar or text"),
+        ("inet6", Types.STRING(), "it would change the text"),
+        ("inet4", Types.STRING(), "it would change the text"),
+        ("uuid", Types.LIST(Types.STRING()), "does not take"),
         ("double(10,2)", Types.DOUBLE(), "it rounds; use double"),
         ("int GENERATED ALWAYS AS (1) VIRTUAL", Types.INT(), "generates 'value' itself"),
     ],

@@ -133,6 +133,7 @@ class TableColumn(NamedTuple):
         folds: Why values that differ may be equal in it, for columns of a key; None if they never
             are.
         ignores_trailing_blanks: Whether values that differ in blanks at their end are equal in it.
+        changes_text: Whether it reads text and gives back another: shorter, or spelled otherwise.
     """
 
     name: str
@@ -144,6 +145,7 @@ class TableColumn(NamedTuple):
     unique_by_itself: bool = False
     folds: str | None = None
     ignores_trailing_blanks: bool = False
+    changes_text: bool = False
 
 
 class UniqueIndex(NamedTuple):

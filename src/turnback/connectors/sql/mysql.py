@@ -33,7 +33,9 @@ from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
-_TEXT = (*_STRINGS, "json", "enum", "set", "uuid", "inet4", "inet6")
+_CHANGES_TEXT = ("json", "uuid", "inet4", "inet6")
+"""Types that respell text. MariaDB's json does not: the catalogue calls it longtext."""
+_TEXT = (*_STRINGS, "enum", "set", *_CHANGES_TEXT)
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("tinyint", "bit"),
@@ -305,13 +307,15 @@ class MySqlDatabase(Database):
         if isinstance(kind, DecimalTypeInfo):
             return _digits_lacking(column, kind.precision, kind.scale) if base == "decimal" else ""
         if not isinstance(kind, BasicTypeInfo):
-            return None if base in _TEXT and base not in ("enum", "set") else ""
+            return None if base in (*_STRINGS, "json") else ""
         if base not in _ACCEPTED[kind.name]:
             return ""
         if base == "decimal":
             return _digits_lacking(column, _DIGITS[kind.name], 0)
         if base == "set":
             return "it would reorder its members; use varchar"
+        if column.changes_text:
+            return "it would change the text; use varchar or text"
         if base in ("float", "double") and "(" in column.declared:
             return f"it rounds; use {base} without digits"
         if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
@@ -542,6 +546,7 @@ def _column(
         ignores_trailing_blanks=collation is not None
         and collation not in _NO_PAD
         and "nopad" not in collation,
+        changes_text=base in _CHANGES_TEXT,
     )
 
 

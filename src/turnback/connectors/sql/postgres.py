@@ -48,9 +48,12 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
 }
 _NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "timestamp"}
 _NOT_TEXT |= {"timetz", "timestamptz", "interval"}
-_CHANGES_TEXT = {"name", "char", "money", "bit", "tsvector", "tsquery"}
-"""Types that read any text, and cut, round or reorder it."""
-_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool", "_uuid"}
+_CHANGES_TEXT = {"name", "char", "money", "tsvector", "tsquery", "jsonb", "jsonpath", "xml", "uuid"}
+_CHANGES_TEXT |= {"macaddr", "macaddr8", "pg_lsn", "hstore"}
+"""Types that read text and cut, round, reorder or respell it."""
+_CHANGING_CATEGORIES = "CGINRV"
+"""Composite, geometric, network, numeric, range and bit string types: they all respell text."""
+_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool"}
 _HAS_SECONDS = ("time", "timestamp", "timestamptz")
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
@@ -218,7 +221,8 @@ class PostgresDatabase(Database):
             "pg_catalog.format_type(coalesce(b.oid, t.oid), m.modifier), m.modifier, "
             "a.attnotnull OR t.typnotnull, "
             "coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault), "
-            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true) "
+            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true), "
+            "coalesce(b.typcategory, t.typcategory)::text "
             "FROM pg_catalog.pg_attribute a "
             "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
             "LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' "
@@ -462,6 +466,7 @@ def _column(
     identity: str,
     generated: bool,
     deterministic: bool,
+    category: str,
 ) -> TableColumn:
     limits = Limits(nullable=not not_null, nul=False)
     if base == "varchar" and modifier > 0:
@@ -475,6 +480,8 @@ def _column(
         folds = "its type is citext, which does not tell upper from lower case; use text"
     elif not deterministic:
         folds = 'its collation is not deterministic; use COLLATE "C"'
+    elif base.startswith("_"):
+        folds = "different texts, such as {1,2} and {1, 2}, are one array; use text"
     numbered = bool(identity) or any(
         (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
     )
@@ -488,6 +495,7 @@ def _column(
         unique_by_itself=numbered or (default is None and not not_null),
         folds=folds,
         ignores_trailing_blanks=base == "bpchar",
+        changes_text=base in _CHANGES_TEXT or category in _CHANGING_CATEGORIES,
     )
 
 
@@ -610,11 +618,15 @@ def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
 def _objection_to_text(column: TableColumn) -> str | None:
     if column.type in _NOT_TEXT:
         return ""
-    if column.type in _CHANGES_TEXT:
-        return "it would cut or change the text; use text or varchar"
+    if column.changes_text:
+        return f"it would cut or change the text; use {_instead_of(column.type)}"
     if column.type.startswith("_") and column.type not in _ARRAYS:
         return "it would change the elements of the array"
     return None
+
+
+def _instead_of(type: str) -> str:
+    return "json or text" if type == "jsonb" else "text or varchar"
 
 
 def _quoted(name: str) -> str:
