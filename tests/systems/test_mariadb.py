@@ -223,10 +223,19 @@ def test_upsert_needs_temporary_tables(db: MariaDb, driver: Driver) -> None:
     db.server.run("DROP USER reader@'127.0.0.1'")
 
 
-def test_rows_for_a_table_with_partitions(db: MariaDb, task: Task, driver: Driver) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "PARTITION BY HASH (k) PARTITIONS 2",
+        "WITH SYSTEM VERSIONING PARTITION BY SYSTEM_TIME"
+        " (PARTITION old HISTORY, PARTITION new CURRENT)",
+    ],
+)
+def test_rows_for_a_table_with_partitions(
+    db: MariaDb, task: Task, driver: Driver, how: str
+) -> None:
     db.server.run(
-        "DROP TABLE IF EXISTS kinds",
-        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY HASH (k) PARTITIONS 2",
+        "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) {how}"
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     sink = db.sink("kinds", mode="upsert", key="k")
@@ -313,3 +322,21 @@ def test_partitions_that_take_every_row(
     sink.claim(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (99, 3))])
     assert sorted(db.kinds()) == [(1, 2), (99, 3)]
+
+
+def test_checks_of_a_table_with_partitions_are_rehearsed(
+    db: MariaDb, task: Task, driver: Driver
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint CHECK (v < 10), CHECK (k <> v))"
+        " COMMENT 'a\n PARTITION BY b' PARTITION BY HASH (k) PARTITIONS 2",
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    sink.claim(driver(type=kind))
+    for refused in ((1, 11), (2, 2)):
+        with pytest.raises(SinkError, match="CONSTRAINT"):
+            write(sink, task(type=kind), refused)
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
+    assert db.kinds() == [(1, 3)]

@@ -366,16 +366,22 @@ class MySqlDatabase(Database):
         try:
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} LIKE {self._table}")
         except _PartitionedError:
-            self.execute(
-                f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} AS "
-                f"SELECT * FROM {self._table} WHERE FALSE"
-            )
+            self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} {self._unpartitioned()}")
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"{error}. Upsert tries rows in a temporary copy of the table before they are "
                 "promised: GRANT CREATE TEMPORARY TABLES ON "
                 f"{_quoted(self._schema)}.* to this user"
             ) from None
+
+    def _unpartitioned(self) -> str:
+        """What follows the name if the target is created anew, without its partitions."""
+        _, opening, rest = self._definition().partition(" (\n")
+        whole = _PARTITIONS.split(opening + rest)[0].rstrip()
+        if whole.endswith(" WITH SYSTEM VERSIONING"):
+            # No temporary table has that. A query leaves keys and CHECK constraints out as well.
+            return f"AS SELECT * FROM {self._table} WHERE FALSE"
+        return whole
 
     def rehearse(
         self, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
@@ -574,6 +580,7 @@ GROUP BY partition_method
 ORDER BY kind, name
 """
 """What temporary copies of a table lack; triggers are shown to those only who may have some."""
+_PARTITIONS = re.compile(r"^(?: |/\*!\d+ )PARTITION BY ", re.MULTILINE)
 _TAKES_THE_REST = re.compile(
     r"^[ (]PARTITION (?:`(?:[^`]|``)+`|\S+) "
     r"(?:DEFAULT|VALUES LESS THAN (?:MAXVALUE|\(MAXVALUE(?:,MAXVALUE)*\)))",
