@@ -46,7 +46,7 @@ class MariaDbSession(Session):
     settings = frozenset(
         {"set_lock_timeout", "set_something", "has_table", "has_column", "columns"}
         | {"unique_indexes", "engine", "explain", "begin_block", "start", "end_branch"}
-        | {"make_rehearsal"}
+        | {"make_rehearsal", "unrehearsed"}
     )
     reads = frozenset({"select", "greatest", "list_prepared"})
     forms = forms(
@@ -65,6 +65,7 @@ class MariaDbSession(Session):
         ("SELECT 1 FROM information_schema.columns .*", "has_column"),
         ("SELECT column_name, .*", "columns"),
         ("SELECT index_name, .*", "unique_indexes"),
+        (r"\nSELECT 'foreign key' .*", "unrehearsed"),
         ("SELECT engine .*", "engine"),
         ("EXPLAIN .*", "explain"),
         (r"CREATE TEMPORARY TABLE IF NOT EXISTS (\w+) LIKE (\w+)", "make_rehearsal"),
@@ -199,6 +200,9 @@ class MariaDbSession(Session):
         for columns in self.table(parameters[1]).unique:
             rows += [("_".join(columns), column, None) for column in columns]
         return len(rows), rows
+
+    def unrehearsed(self, parameters: Parameters) -> Answer:
+        return 0, []
 
     def engine(self, parameters: Parameters) -> Answer:
         return 1, [("InnoDB",)]

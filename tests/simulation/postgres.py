@@ -26,8 +26,8 @@ from simulation.sql import (
     parsed,
 )
 
-_CATALOGUE = {"text": ("text", "text"), "bigint": ("int8", "bigint")}
-"""What the catalogue calls types, and how it shows them."""
+_CATALOGUE = {"text": ("text", "text", "S"), "bigint": ("int8", "bigint", "N")}
+"""What the catalogue calls types, how it shows them, and their category."""
 
 
 class PostgresSession(Session):
@@ -36,7 +36,7 @@ class PostgresSession(Session):
     settings = frozenset(
         {"set_lock_timeout", "schema", "has_table", "has_column", "columns", "unique_indexes"}
         | {"most_prepared", "may", "begin_block", "make_rehearsal", "make_rows", "add_column"}
-        | {"set_savepoint", "return_to_savepoint"}
+        | {"set_savepoint", "return_to_savepoint", "unrehearsed"}
     )
     reads = frozenset({"select", "greatest", "list_prepared"})
     forms = forms(
@@ -55,6 +55,7 @@ class PostgresSession(Session):
         ("SELECT 1 FROM pg_catalog.pg_attribute .*", "has_column"),
         ("SELECT a.attname, .*", "columns"),
         ("SELECT c.relname, array_agg.*", "unique_indexes"),
+        (r"\nWITH target AS .*", "unrehearsed"),
         ("SHOW max_prepared_transactions", "most_prepared"),
         ("SELECT has_table_privilege.*", "may"),
         (r"CREATE TEMPORARY TABLE (\w+) \(LIKE (\w+) INCLUDING ALL\) ON COMMIT DROP",
@@ -171,8 +172,8 @@ class PostgresSession(Session):
         rows: list[tuple[Any, ...]] = []
         for name, kind in table.columns.items() if table is not None else ():
             plain = kind.removesuffix(" NOT NULL")
-            base, shown = _CATALOGUE[plain]
-            rows.append((name, base, shown, -1, plain != kind, None, "", False, True))
+            base, shown, category = _CATALOGUE[plain]
+            rows.append((name, base, shown, -1, plain != kind, None, "", False, True, category))
         return len(rows), rows
 
     def unique_indexes(self, parameters: Parameters) -> Answer:
@@ -182,6 +183,9 @@ class PostgresSession(Session):
             name = "_".join((table.name, *columns, "key"))
             rows.append((name, list(columns), True, True, True))
         return len(rows), rows
+
+    def unrehearsed(self, parameters: Parameters) -> Answer:
+        return 0, []
 
     def most_prepared(self, parameters: Parameters) -> Answer:
         return 1, [("100",)]

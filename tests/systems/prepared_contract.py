@@ -350,19 +350,55 @@ class PreparedContract:
         assert db.rows() == [("promised", 1)]
         assert db.ours() == []
 
-    def test_what_a_replaced_driver_prepares_late_is_rolled_back_by_the_next_task(
+    def test_what_a_replaced_driver_prepares_late_is_rolled_back_by_the_next_commit(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
         sink.claim(driver())
-        sink.committer(driver(attempt=4)).recover([])
+        committer = sink.committer(driver(attempt=4))
+        committer.recover([])
         zombie = write(sink, task(attempt=3), ("zombie", 1))
         prepared = write(sink, task(attempt=4), ("a", 1))
-        assert len(db.ours()) == 1
+        assert len(db.ours()) == 2, "a task cannot know that it is nobody else's"
+        committer.commit([prepared])
+        assert db.ours() == []
         with pytest.raises(SinkError, match="lost"):
             sink.committer(driver()).commit([zombie])
-        sink.committer(driver(attempt=4)).commit([prepared])
         assert db.rows() == [("a", 1)]
+
+    @pytest.mark.parametrize("changes", [{}, {"uid": "renamed"}, {"job_id": "id-before---fresh"}])
+    def test_what_a_replaced_driver_prepares_late_makes_the_driver_replay_the_epoch(
+        self, db: SqlServer, task: Task, driver: Driver, changes: dict[str, str]
+    ) -> None:
+        sink = db.sink("latest")
+        sink.claim(driver())
+        committer = sink.committer(driver(attempt=4))
+        committer.recover([])
+        write(sink, task(attempt=3, **changes), ("a", 1))
+        with pytest.raises(EpochConflictError, match=r"another attempt of the job.*[Ll]ock"):
+            write(sink, task(attempt=4), ("a", 1))
+        committer.discard_others([])
+        assert db.ours() == []
+        committer.commit([write(sink, task(attempt=4), ("a", 1))])
+        assert db.server.query("SELECT post, n FROM latest") == [("a", 1)]
+
+    def test_tasks_of_a_clone_leave_what_the_original_has_promised(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        """A clone of the whole machine is at the same path; only nonces tell the two apart."""
+        sink, elsewhere = db.sink(), db.sink("latest")
+        original = driver(attempt=4, nonce="o4", attempts=History(a4="o4"))
+        clone = driver(attempt=5, nonce="clone", attempts=History(a4="c4", a5="clone"))
+        sink.claim(original)
+        promised = write(sink, task(attempt=4, nonce="o4"), ("a", 1))
+        of_clone = elsewhere.committer(clone)
+        of_clone.recover([])
+        theirs = write(elsewhere, task(attempt=5, nonce="clone"), ("b", 2))
+        of_clone.discard_others([theirs])
+        assert len(db.ours()) == 2
+        sink.committer(original).commit([promised])
+        assert db.rows() == [("a", 1)]
+        of_clone.abort([theirs])
 
     def test_markers_of_old_epochs_are_removed(
         self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql import rows as sql_rows
 from turnback.connectors.sql.sink import SqlSink
 from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
-from turnback.sinks.base import version_of
+from turnback.sinks.base import WriterContext, version_of
 from turnback.testing import LocalEngine, check_sink
 from turnback.testing.trial import Promise
 from turnback.values.columns import Batch
@@ -402,13 +403,37 @@ class JobsContract:
             job.run()
         assert job.rows() == ["a", "b"]
 
+    def test_rows_that_a_replaced_driver_prepares_late_make_the_epoch_run_again(
+        self, db: SqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = _Job(db, tmp_path, "exactly-once")
+        begin = sql_rows.PreparedRows.begin
+        tasks: list[WriterContext] = []
+
+        def noted(rows: Any, ctx: WriterContext) -> Any:
+            if tasks and tasks[-1].attempt < ctx.attempt:
+                tasks.append(ctx)  # first, as this is called for the late rows as well
+                late = replace(tasks[0], epoch=tasks[0].epoch + 1)
+                write(job.sink, late, ("b", 1))
+                assert len(db.ours()) == 1
+            tasks.append(ctx)
+            return begin(rows, ctx)
+
+        monkeypatch.setattr(sql_rows.PreparedRows, "begin", noted)
+        job.run("a")
+        job.run("b")
+        assert job.rows() == ["a", "b"]
+        assert db.ours() == []
+        runs = [(ctx.attempt, ctx.epoch) for ctx in tasks[-2:]]
+        assert runs[0] == runs[1], "the epoch was replayed, in the same attempt"
+
 
 class _Job:
     """A job that writes the names of its files into `latest`."""
 
     def __init__(self, db: SqlServer, base: Path, mode: str, root: str = "jobs") -> None:
         self._db, self._base, self._root = db, base, base / root
-        self._sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        self.sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         self.directory = self._root / "likes"
 
     def run(self, *posts: str, **how: Any) -> None:
@@ -419,7 +444,7 @@ class _Job:
         env = StreamExecutionEnvironment(None, str(self._root), {}, engine=LocalEngine())
         env.set_parallelism(1).enable_checkpointing(10)
         likes = env.from_files(str(files), "json", "post string, n bigint", uid="files")
-        likes.sink_to(self._sink).uid("out")
+        likes.sink_to(self.sink).uid("out")
         try:
             env.execute("likes", bounded=True, **how)
         except JobFailedError as error:

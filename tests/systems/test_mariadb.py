@@ -55,6 +55,16 @@ def test_every_type(db: MariaDb, task: Task, driver: Driver) -> None:
     assert db.server.query("SELECT * FROM kinds") == texts
 
 
+def test_json_comes_back_as_it_was_written(db: MariaDb, task: Task, driver: Driver) -> None:
+    db.create("value json")
+    sink = db.sink("kinds")
+    sink.claim(driver(type=Types.STRING()))
+    text = '{"b": 1.0,  "a": 2}'
+    staged = write(sink, task(type=Types.STRING()), text)
+    sink.committer(driver(type=Types.STRING())).commit([staged])
+    assert db.kinds() == [(text,)]
+
+
 def test_instants_are_in_utc(db: MariaDb, task: Task, driver: Driver) -> None:
     db.server.run("DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (value timestamp(6) NULL)")
     kind = Types.INSTANT()
@@ -146,6 +156,10 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
         ("datetime", Types.SQL_TIMESTAMP(), r"cuts parts of a second off; use datetime\(6\)"),
         ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
         ("set('a', 'b')", Types.STRING(), "reorder its members"),
+        ("uuid", Types.STRING(), "it would change the text; use varchar or text"),
+        ("inet6", Types.STRING(), "it would change the text"),
+        ("inet4", Types.STRING(), "it would change the text"),
+        ("uuid", Types.LIST(Types.STRING()), "does not take"),
         ("double(10,2)", Types.DOUBLE(), "it rounds; use double"),
         ("int GENERATED ALWAYS AS (1) VIRTUAL", Types.INT(), "generates 'value' itself"),
     ],
@@ -209,13 +223,120 @@ def test_upsert_needs_temporary_tables(db: MariaDb, driver: Driver) -> None:
     db.server.run("DROP USER reader@'127.0.0.1'")
 
 
-def test_rows_for_a_table_with_partitions(db: MariaDb, task: Task, driver: Driver) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "PARTITION BY HASH (k) PARTITIONS 2",
+        "WITH SYSTEM VERSIONING PARTITION BY SYSTEM_TIME"
+        " (PARTITION old HISTORY, PARTITION new CURRENT)",
+    ],
+)
+def test_rows_for_a_table_with_partitions(
+    db: MariaDb, task: Task, driver: Driver, how: str
+) -> None:
     db.server.run(
-        "DROP TABLE IF EXISTS kinds",
-        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY HASH (k) PARTITIONS 2",
+        "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) {how}"
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     sink = db.sink("kinds", mode="upsert", key="k")
     sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
+    assert db.kinds() == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("statements", "told"),
+    [
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint, CONSTRAINT known"
+                " FOREIGN KEY (v) REFERENCES parents (id))",
+            ],
+            "foreign key 'known'.* DROP FOREIGN KEY `known`",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint)",
+                "CREATE TRIGGER strict BEFORE UPDATE ON kinds FOR EACH ROW SIGNAL SQLSTATE '45000'",
+            ],
+            "trigger 'strict'",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY RANGE (k)"
+                " (PARTITION few VALUES LESS THAN (10))",
+            ],
+            "by RANGE without a partition .* MAXVALUE",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint, v bigint, PRIMARY KEY (k, v))"
+                " PARTITION BY RANGE COLUMNS (k, v)"
+                " (PARTITION few VALUES LESS THAN (10, MAXVALUE))",
+            ],
+            "by RANGE COLUMNS without a partition",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY LIST (k)"
+                " (PARTITION few VALUES IN (1, 2), PARTITION zero VALUES IN (0))",
+            ],
+            "by LIST without a partition .* DEFAULT",
+        ),
+    ],
+)
+def test_what_refuses_rows_only_when_they_are_published(
+    db: MariaDb, driver: Driver, statements: list[str], told: str
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds, parents",
+        "CREATE TABLE parents (id bigint PRIMARY KEY)",
+        *statements,
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    key = ["k", "v"] if "COLUMNS" in told else "k"
+    with pytest.raises(ConfigurationError, match=told):
+        db.sink("kinds", mode="upsert", key=key).check_claim(driver(type=kind))
+    db.server.run("DROP TABLE kinds, parents")
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        "RANGE (k) (PARTITION few VALUES LESS THAN (10), PARTITION rest VALUES LESS THAN MAXVALUE)",
+        "RANGE COLUMNS (k) (PARTITION rest VALUES LESS THAN (MAXVALUE))",
+        "RANGE COLUMNS (k, v) (PARTITION `the rest` VALUES LESS THAN (MAXVALUE, MAXVALUE))",
+        "LIST (k) (PARTITION few VALUES IN (1, 2), PARTITION rest DEFAULT)",
+        "LIST COLUMNS (k) (PARTITION few VALUES IN (1, 2), PARTITION rest DEFAULT)",
+    ],
+)
+def test_partitions_that_take_every_row(
+    db: MariaDb, task: Task, driver: Driver, partitions: str
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        f"CREATE TABLE kinds (k bigint, v bigint, PRIMARY KEY (k, v)) PARTITION BY {partitions}",
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key=["k", "v"])
+    sink.claim(driver(type=kind))
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (99, 3))])
+    assert sorted(db.kinds()) == [(1, 2), (99, 3)]
+
+
+def test_checks_of_a_table_with_partitions_are_rehearsed(
+    db: MariaDb, task: Task, driver: Driver
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint CHECK (v < 10), CHECK (k <> v))"
+        " COMMENT 'a\n PARTITION BY b' PARTITION BY HASH (k) PARTITIONS 2",
+    )
+    kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    sink.claim(driver(type=kind))
+    for refused in ((1, 11), (2, 2)):
+        with pytest.raises(SinkError, match="CONSTRAINT"):
+            write(sink, task(type=kind), refused)
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
     assert db.kinds() == [(1, 3)]

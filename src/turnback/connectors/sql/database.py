@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -133,6 +133,7 @@ class TableColumn(NamedTuple):
         folds: Why values that differ may be equal in it, for columns of a key; None if they never
             are.
         ignores_trailing_blanks: Whether values that differ in blanks at their end are equal in it.
+        changes_text: Whether it reads text and gives back another: shorter, or spelled otherwise.
     """
 
     name: str
@@ -144,6 +145,7 @@ class TableColumn(NamedTuple):
     unique_by_itself: bool = False
     folds: str | None = None
     ignores_trailing_blanks: bool = False
+    changes_text: bool = False
 
 
 class UniqueIndex(NamedTuple):
@@ -224,6 +226,13 @@ class Database(ABC):
     @abstractmethod
     def unique_indexes(self) -> list[UniqueIndex]:
         """The unique constraints and indexes of the target, the primary key included."""
+
+    @abstractmethod
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        """What may refuse rows of the target that its rehearsal takes, and what to do about each.
+
+        `updated` are the columns that upserts change in rows that are there.
+        """
 
     @abstractmethod
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:

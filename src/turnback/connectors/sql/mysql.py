@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -33,7 +33,9 @@ from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
-_TEXT = (*_STRINGS, "json", "enum", "set", "uuid", "inet4", "inet6")
+_CHANGES_TEXT = ("json", "uuid", "inet4", "inet6")
+"""Types that respell text. MariaDB's json does not: the catalogue calls it longtext."""
+_TEXT = (*_STRINGS, "enum", "set", *_CHANGES_TEXT)
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("tinyint", "bit"),
@@ -288,18 +290,32 @@ class MySqlDatabase(Database):
             for name, parts in found.items()
         ]
 
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        # Foreign keys to this table are left out: to find them the server opens every table.
+        rows = self.query(_UNREHEARSED, (self._schema, self._name) * 3)
+        return [
+            _refusing(kind, name, self._table)
+            for kind, name in rows
+            if kind != "partitions" or not _TAKES_THE_REST.search(self._definition())
+        ]
+
+    def _definition(self) -> str:
+        return str(self.query(f"SHOW CREATE TABLE {self._table}")[0][1])
+
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
             return _digits_lacking(column, kind.precision, kind.scale) if base == "decimal" else ""
         if not isinstance(kind, BasicTypeInfo):
-            return None if base in _TEXT and base not in ("enum", "set") else ""
+            return None if base in (*_STRINGS, "json") else ""
         if base not in _ACCEPTED[kind.name]:
             return ""
         if base == "decimal":
             return _digits_lacking(column, _DIGITS[kind.name], 0)
         if base == "set":
             return "it would reorder its members; use varchar"
+        if column.changes_text:
+            return "it would change the text; use varchar or text"
         if base in ("float", "double") and "(" in column.declared:
             return f"it rounds; use {base} without digits"
         if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
@@ -350,16 +366,22 @@ class MySqlDatabase(Database):
         try:
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} LIKE {self._table}")
         except _PartitionedError:
-            self.execute(
-                f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} AS "
-                f"SELECT * FROM {self._table} WHERE FALSE"
-            )
+            self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} {self._unpartitioned()}")
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"{error}. Upsert tries rows in a temporary copy of the table before they are "
                 "promised: GRANT CREATE TEMPORARY TABLES ON "
                 f"{_quoted(self._schema)}.* to this user"
             ) from None
+
+    def _unpartitioned(self) -> str:
+        """What follows the name if the target is created anew, without its partitions."""
+        _, opening, rest = self._definition().partition(" (\n")
+        whole = _PARTITIONS.split(opening + rest)[0].rstrip()
+        if whole.endswith(" WITH SYSTEM VERSIONING"):
+            # No temporary table has that. A query leaves keys and CHECK constraints out as well.
+            return f"AS SELECT * FROM {self._table} WHERE FALSE"
+        return whole
 
     def rehearse(
         self, names: Sequence[str], key: Sequence[str], columns: Sequence[pa.Array]
@@ -530,6 +552,7 @@ def _column(
         ignores_trailing_blanks=collation is not None
         and collation not in _NO_PAD
         and "nopad" not in collation,
+        changes_text=base in _CHANGES_TEXT,
     )
 
 
@@ -537,6 +560,47 @@ def _folding(collation: str | None, column_type: str, name: str) -> str:
     return (
         f"its collation {collation} does not tell upper from lower case, or accents; "
         f"MODIFY {_quoted(name)} {column_type} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    )
+
+
+_UNREHEARSED = """
+SELECT 'foreign key' AS kind, constraint_name AS name
+FROM information_schema.referential_constraints
+WHERE constraint_schema = %s AND table_name = %s
+UNION ALL
+SELECT 'trigger', trigger_name
+FROM information_schema.triggers
+WHERE event_object_schema = %s AND event_object_table = %s
+AND event_manipulation IN ('INSERT', 'UPDATE')
+UNION ALL
+SELECT 'partitions', partition_method
+FROM information_schema.partitions
+WHERE table_schema = %s AND table_name = %s AND partition_method REGEXP '^(RANGE|LIST)'
+GROUP BY partition_method
+ORDER BY kind, name
+"""
+"""What temporary copies of a table lack; triggers are shown to those only who may have some."""
+_PARTITIONS = re.compile(r"^(?: |/\*!\d+ )PARTITION BY ", re.MULTILINE)
+_TAKES_THE_REST = re.compile(
+    r"^[ (]PARTITION (?:`(?:[^`]|``)+`|\S+) "
+    r"(?:DEFAULT|VALUES LESS THAN (?:MAXVALUE|\(MAXVALUE(?:,MAXVALUE)*\)))",
+    re.MULTILINE,
+)
+"""A partition for all other values; `information_schema` shows DEFAULT as MariaDB shows 0."""
+
+
+def _refusing(kind: str, name: str, table: str) -> str:
+    """What may refuse rows only when they are published, and what to do."""
+    late = "may refuse rows after a checkpoint has promised them"
+    if kind == "foreign key":
+        how = f"ALTER TABLE {table} DROP FOREIGN KEY {_quoted(name)}"
+        return f"has the foreign key {name!r}, which {late}. {how}"
+    if kind == "trigger":
+        return f"has the trigger {name!r}, which {late}, or change them. Drop it"
+    rest = "MAXVALUE" if name.startswith("RANGE") else "DEFAULT"
+    return (
+        f"is partitioned by {name} without a partition for all other values, which {late}. "
+        f"Add one with {rest}, or partition it by HASH"
     )
 
 

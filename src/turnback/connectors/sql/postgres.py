@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -48,9 +48,12 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
 }
 _NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "timestamp"}
 _NOT_TEXT |= {"timetz", "timestamptz", "interval"}
-_CHANGES_TEXT = {"name", "char", "money", "bit", "tsvector", "tsquery"}
-"""Types that read any text, and cut, round or reorder it."""
-_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool", "_uuid"}
+_CHANGES_TEXT = {"name", "char", "money", "tsvector", "tsquery", "jsonb", "jsonpath", "xml", "uuid"}
+_CHANGES_TEXT |= {"macaddr", "macaddr8", "pg_lsn", "hstore"}
+"""Types that read text and cut, round, reorder or respell it."""
+_CHANGING_CATEGORIES = "CGINRV"
+"""Composite, geometric, network, numeric, range and bit string types: they all respell text."""
+_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool"}
 _HAS_SECONDS = ("time", "timestamp", "timestamptz")
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
@@ -178,7 +181,9 @@ class PostgresDatabase(Database):
         with self._failures():
             return int(self._connection.execute(sql, parameters or None).rowcount)
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         with self._failures():
             rows: list[tuple[Any, ...]] = self._connection.execute(
                 sql, parameters or None
@@ -216,7 +221,8 @@ class PostgresDatabase(Database):
             "pg_catalog.format_type(coalesce(b.oid, t.oid), m.modifier), m.modifier, "
             "a.attnotnull OR t.typnotnull, "
             "coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), t.typdefault), "
-            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true) "
+            "a.attidentity::text, a.attgenerated <> '', coalesce(l.collisdeterministic, true), "
+            "coalesce(b.typcategory, t.typcategory)::text "
             "FROM pg_catalog.pg_attribute a "
             "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
             "LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd' "
@@ -246,6 +252,10 @@ class PostgresDatabase(Database):
             (self._table,),
         )
         return [_unique_index(*row) for row in rows]
+
+    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+        rows = self.query(_UNREHEARSED, {"table": self._table, "updated": list(updated)})
+        return [_refusing(*row) for row in rows]
 
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
@@ -456,6 +466,7 @@ def _column(
     identity: str,
     generated: bool,
     deterministic: bool,
+    category: str,
 ) -> TableColumn:
     limits = Limits(nullable=not not_null, nul=False)
     if base == "varchar" and modifier > 0:
@@ -469,6 +480,8 @@ def _column(
         folds = "its type is citext, which does not tell upper from lower case; use text"
     elif not deterministic:
         folds = 'its collation is not deterministic; use COLLATE "C"'
+    elif base.startswith("_"):
+        folds = "different texts, such as {1,2} and {1, 2}, are one array; use text"
     numbered = bool(identity) or any(
         (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
     )
@@ -482,6 +495,7 @@ def _column(
         unique_by_itself=numbered or (default is None and not not_null),
         folds=folds,
         ignores_trailing_blanks=base == "bpchar",
+        changes_text=base in _CHANGES_TEXT or category in _CHANGING_CATEGORIES,
     )
 
 
@@ -496,6 +510,95 @@ def _unique_index(
     elif not whole:
         problem = "it is for some of the rows only"
     return UniqueIndex(name, tuple(columns), problem)
+
+
+_UNREHEARSED = r"""
+WITH target AS (SELECT %(table)s::regclass::oid AS id),
+tree AS (
+    SELECT id FROM target
+    UNION SELECT relid::oid FROM target, pg_catalog.pg_partition_tree(id)
+),
+found AS (
+    SELECT 'foreign key' AS kind, conname::text AS name, conrelid AS place
+    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND conparentid = 0
+    AND conrelid IN (SELECT id FROM tree)
+    UNION ALL
+    SELECT 'reference', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype = 'f' AND conparentid = 0
+    AND confrelid IN (SELECT id FROM tree) AND EXISTS (
+        SELECT FROM pg_catalog.pg_attribute WHERE attrelid = confrelid
+        AND attnum = ANY(confkey) AND attname::text = ANY(%(updated)s::text[])
+    )
+    UNION ALL
+    SELECT 'EXCLUDE constraint', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype = 'x' AND coninhcount = 0
+    AND conrelid IN (SELECT id FROM tree)
+    UNION ALL
+    SELECT 'partition constraint', conname, conrelid
+    FROM pg_catalog.pg_constraint WHERE contype IN ('c', 'n', 'p', 'u') AND coninhcount = 0
+    AND conrelid IN (SELECT id FROM tree EXCEPT SELECT id FROM target)
+    UNION ALL
+    -- 4: BEFORE or AFTER INSERT, 16: UPDATE. Those of a partitioned table are copied to partitions.
+    (SELECT DISTINCT ON (tgname) 'trigger', tgname, tgrelid
+    FROM pg_catalog.pg_trigger, target
+    WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 20 <> 0
+    AND tgrelid IN (SELECT id FROM tree) ORDER BY tgname, tgrelid <> id)
+    UNION ALL
+    -- 2: UPDATE, 3: INSERT. The rules of partitions are not asked.
+    SELECT 'rule', rulename, ev_class
+    FROM pg_catalog.pg_rewrite, target
+    WHERE ev_class = id AND ev_type IN ('2', '3') AND ev_enabled <> 'D'
+    UNION ALL
+    SELECT 'row security', current_user, id
+    FROM target WHERE pg_catalog.row_security_active(id)
+    UNION ALL
+    SELECT 'parent', inhparent::regclass::text, id
+    FROM pg_catalog.pg_inherits JOIN target ON inhrelid = id
+    JOIN pg_catalog.pg_class c ON c.oid = id AND c.relispartition
+    UNION ALL
+    SELECT 'partitions', '', partrelid
+    FROM pg_catalog.pg_partitioned_table
+    WHERE partstrat IN ('r', 'l') AND partdefid = 0 AND partrelid IN (SELECT id FROM tree)
+)
+SELECT kind, name, place::regclass::text FROM found ORDER BY kind, place, name
+"""
+"""What `LIKE ... INCLUDING ALL` does not copy, or what works otherwise in a table without rows."""
+
+
+def _refusing(kind: str, name: str, place: str) -> str:
+    """What may refuse rows only when they are published, and what to do."""
+    late = "may refuse rows after a checkpoint has promised them"
+    if kind == "reference":
+        return (
+            f"is referenced by the foreign key {name!r} of {place} with columns that are updated, "
+            f"which {late}. Drop it, or leave these columns out"
+        )
+    if kind == "trigger":
+        return (
+            f"has the trigger {name!r}, which {late}, or change them. Drop it, or "
+            f"ALTER TABLE {place} DISABLE TRIGGER {_quoted(name)}"
+        )
+    if kind == "rule":
+        return f"has the rule {name!r}, and ON CONFLICT takes no table with rules. Drop it"
+    if kind == "row security":
+        return (
+            f"has row security for user {name!r}, which {late}. Write as its owner, or "
+            f"ALTER ROLE {_quoted(name)} BYPASSRLS"
+        )
+    if kind == "parent":
+        return f"is a partition of {name}, which {late}, as those of others. Write to {name}"
+    if kind == "partitions":
+        return (
+            f"has no partition for all other values in {place}, which {late}. CREATE TABLE "
+            f"{place}_default PARTITION OF {place} DEFAULT, with the name that you like"
+        )
+    if kind == "partition constraint":
+        return (
+            f"has a partition with a constraint of its own, {name!r} of {place}, which {late}. "
+            "Drop it, or add it to the whole table"
+        )
+    how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
+    return f"has the {kind} {name!r}, which {late}. {how}"
 
 
 def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
@@ -515,11 +618,15 @@ def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
 def _objection_to_text(column: TableColumn) -> str | None:
     if column.type in _NOT_TEXT:
         return ""
-    if column.type in _CHANGES_TEXT:
-        return "it would cut or change the text; use text or varchar"
+    if column.changes_text:
+        return f"it would cut or change the text; use {_instead_of(column.type)}"
     if column.type.startswith("_") and column.type not in _ARRAYS:
         return "it would change the elements of the array"
     return None
+
+
+def _instead_of(type: str) -> str:
+    return "json or text" if type == "jsonb" else "text or varchar"
 
 
 def _quoted(name: str) -> str:

@@ -18,7 +18,6 @@ from turnback.connectors.sql.database import (
     WrittenField,
     has_committed,
     mark_of,
-    name_job_in_database,
     name_sink_in_database,
     name_without_directory,
     write_marker,
@@ -143,6 +142,11 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
     both write a row that can be there only once, one of them waits for the other's lock, until
     Spark ends it because the other has finished. If Spark does not, the other has died after it
     prepared: then the driver has to replay the epoch, once it has rolled both back.
+
+    Nor does a task roll back what older attempts of the job have prepared late. A copy of the job
+    at the same path of another machine has the same names, and only the driver knows the nonces of
+    its own attempts: it rolls those back with its next commit, or before it replays the epoch if
+    they are in a task's way.
     """
 
     transaction_type = TransactionId
@@ -161,9 +165,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
         txn = TransactionId(sink, ctx.attempt, ctx.epoch, ctx.partition, task, driver)
         database = self._target.connect()
         try:
-            prepared = database.prepared()
-            _roll_back_older_attempts(database, prepared, ctx)
-            if _other_attempts(prepared, txn):
+            if _in_the_way(database.prepared(), txn):
                 database.limit_lock_wait(_WAIT_FOR_OTHER_ATTEMPT_S)
             rows = CheckedRows(self._target, database, ctx)
             database.begin(txn)
@@ -183,12 +185,13 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
             writing.database.insert(names, columns)
         except LockTimeoutError as error:
             with DriverConnection(self._target) as database:
-                others = _other_attempts(database.prepared(), txn)
+                others = _in_the_way(database.prepared(), txn)
             if not others:
                 raise
+            whose = "this task" if others[0].attempt == txn.attempt else "the job"
             raise EpochConflictError(
                 f"{name_sink(writing.ctx.job, writing.ctx.uid)}: {others[0].name}, which another "
-                f"attempt of this task has prepared, holds rows that this one writes: {error}"
+                f"attempt of {whose} has prepared, may hold rows that this one writes: {error}"
             ) from error
 
     def pre_commit(self, txn: TransactionId) -> TransactionId:
@@ -297,32 +300,26 @@ def _info(txn: TransactionId) -> TransactionInfo:
 
 
 _WAIT_FOR_OTHER_ATTEMPT_S = 2.0
-"""How long a task waits for rows of another attempt of it. Only the time to recover depends on it:
-one that gives up too soon makes the driver replay an epoch that Spark would have finished."""
+"""How long a task waits for rows of another attempt. Only the time to recover depends on it: one
+that gives up too soon makes the driver replay an epoch that Spark would have finished."""
 
 
-def _other_attempts(prepared: Iterable[TransactionId], txn: TransactionId) -> list[TransactionId]:
-    """What other attempts of the same task have prepared in the same epoch."""
-    return [
-        other
-        for other in prepared
-        if other != txn and msgspec.structs.replace(other, task=txn.task) == txn
-    ]
+def _in_the_way(prepared: Iterable[TransactionId], txn: TransactionId) -> list[TransactionId]:
+    """What may hold rows against a task and is no task's to wait for: the driver settles it.
 
-
-def _roll_back_older_attempts(
-    database: Database, prepared: Iterable[TransactionId], ctx: WriterContext
-) -> None:
-    """Roll back what older attempts of the job have prepared late, and holds locks against a task.
-
-    All that they had promised is committed before the first task of this attempt.
+    Other attempts of the same task in the same epoch, and older attempts of the job, whatever the
+    sink was called. All that the latter had promised is committed before the first task.
     """
-    sink = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
-    job = name_job_in_database(ctx.directory_id, ctx.job_id)
-    for txn in prepared:
-        mine = txn.sink.startswith(job) if ctx.directory_id else txn.sink == sink
-        if mine and txn.attempt < ctx.attempt:
-            database.roll_back_prepared(txn)
+    return [other for other in prepared if _is_copy(other, txn) or _is_older(other, txn)]
+
+
+def _is_copy(other: TransactionId, txn: TransactionId) -> bool:
+    return other != txn and msgspec.structs.replace(other, task=txn.task) == txn
+
+
+def _is_older(other: TransactionId, txn: TransactionId) -> bool:
+    mine = other.directory == txn.directory if txn.directory else other.sink == txn.sink
+    return mine and other.attempt < txn.attempt
 
 
 class PublishedRows(WriteAheadSink):

@@ -160,6 +160,8 @@ class SqlSink(Sink):
             problems.append(f"is to have the key {', '.join(missing)}, which is not written")
         elif self.key:
             problems += _key_problems(self.key, written, found, database.unique_indexes())
+        if self.mode == UPSERT:
+            problems += database.unrehearsed(written - set(self.key))
         if problems:
             raise ConfigurationError(
                 f"{where} {'; it '.join(problems)}. It has: "
