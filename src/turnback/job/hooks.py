@@ -79,7 +79,7 @@ class Hooks:
             except HookError as error:
                 problems.append(f"{name}: {error}")
                 if name not in self._failing:
-                    _LOG.error("nobody was told that %s: %s: %s", text, name, error)
+                    _LOG.error("alert not delivered (%s): %s: %s", text, name, error)
                 self._failing.add(name)
         return problems
 
