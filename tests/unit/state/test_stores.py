@@ -101,8 +101,10 @@ def test_a_store_of_rubbish_refuses_to_open(make, tmp_path):
     put(store, {b"k" * 9: b"v"})
     store.close()
     files = [*(tmp_path / "s").iterdir(), *rocks_store.metadata_directory(tmp_path / "s").glob("*")]
+    # Metadata that does not name its tables is swept by whatever store is made next, anywhere.
+    left = ("NUMBER", rocks_store._TABLES)
     for file in files:
-        if file.is_file() and file.name != "NUMBER":
+        if file.is_file() and file.name not in left:
             file.write_bytes(b"rubbish" * 1000)
     with pytest.raises(StateError, match="cannot open"):
         make(tmp_path / "s")
