@@ -4,7 +4,12 @@ Speculation starts a copy of a task that is held up. In epoch `BEFORE` the task 
 prepares its rows, until the copy has prepared them as well; the copy wins. In epoch `AFTER` it
 waits after that, until the copy has begun to write beside its rows; then it ends, and wins. In
 epoch `LOST` it takes its executor with it when it has prepared its rows. Nothing is committed
-before the end of the input.
+before the end of the input, unless `--interval` says so.
+
+`--scene prepare` has another story: task 0 takes its executor with it within `Database.prepare`, in
+epoch `BEFORE` when nothing was sent, in epoch `AFTER` when the server has not answered yet. In
+`--scene commit` the driver waits between its first commit and the second one, and a task beside it
+before it prepares its rows, until the test has killed the executor of that task.
 """
 
 from __future__ import annotations
@@ -64,6 +69,80 @@ class HeldUpSink(PostgresSink):
         except FileExistsError:
             return writer if ctx.epoch == LOST else Copy(writer, ctx.epoch, mark)
         return First(writer, ctx.epoch, mark)
+
+
+class DyingSink(PostgresSink):
+    """Takes the executor of task 0 with it, twice, while it prepares its rows."""
+
+    def __init__(self, dsn, marks, **arguments):
+        super().__init__(dsn, **arguments)
+        self.marks = marks
+
+    def connect(self):
+        database = super().connect()
+        prepare = database.prepare
+
+        def dying(txn):
+            if txn.partition or txn.epoch not in (BEFORE, AFTER) or not self.is_first(txn.epoch):
+                prepare(txn)
+                return
+            if txn.epoch == AFTER:
+                send(database, f"PREPARE TRANSACTION '{txn.name}'")
+            os.kill(executor_of(os.getpid()), signal.SIGKILL)
+            time.sleep(_PATIENCE_S)
+
+        database.prepare = dying
+        return database
+
+    def is_first(self, what):
+        """Whether nobody has left this mark before; it holds who has."""
+        try:
+            mark = os.open(f"{self.marks}/{what}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        os.write(mark, str(os.getpid()).encode())
+        os.close(mark)
+        return True
+
+
+def send(database, statement):
+    """Have a statement on its way to the server, and do not wait for its answer."""
+    connection = database._connection.pgconn
+    connection.send_query(statement.encode())
+    while connection.flush():
+        time.sleep(0.001)
+
+
+class WaitingSink(DyingSink):
+    """Has the driver wait after its first commit, and task 0 of epoch `AFTER` beside it."""
+
+    def connect(self):
+        database = PostgresSink.connect(self)
+        prepare, commit = database.prepare, database.commit_prepared
+
+        def waiting(txn):
+            if not txn.partition and txn.epoch == AFTER and self.is_first("task-waits"):
+                self.wait_for("killed")
+            return prepare(txn)
+
+        def committing(txn):
+            done = commit(txn)
+            if self.is_first("committed"):
+                self.wait_for("killed")
+            else:
+                self.is_first("committed-more")
+            return done
+
+        database.prepare, database.commit_prepared = waiting, committing
+        return database
+
+    def wait_for(self, what):
+        end = time.monotonic() + _PATIENCE_S
+        while not Path(f"{self.marks}/{what}").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+SINKS = {"speculation": HeldUpSink, "prepare": DyingSink, "commit": WaitingSink}
 
 
 class Held(SinkWriter):
@@ -154,22 +233,26 @@ def main() -> int:
     parser.add_argument("--master", required=True)
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument("--base", required=True, help="with the input; marks and jobs go there")
-    parser.add_argument("--kafka", required=True, help="where the broker is")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--dsn", required=True, help="of the server that has the table `numbers`")
+    parser.add_argument("--kafka", help="where the broker is")
+    parser.add_argument("--topic", help="of the broker, for the rows as well")
+    parser.add_argument("--scene", choices=SINKS, default="speculation", help="what happens")
+    parser.add_argument("--interval", default="1 h", help="between two checkpoints")
+    parser.add_argument("--dsn", required=True, help="of the server that has the table")
+    parser.add_argument("--table", default="numbers", help="with the columns key and n")
     args = parser.parse_args()
     spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
     env = StreamExecutionEnvironment(spark, f"{args.base}/jobs")
-    env.set_parallelism(2).enable_checkpointing("1 h")
+    env.set_parallelism(2).enable_checkpointing(args.interval)
     env.set_restart_strategy(RestartStrategies.no_restart())
     keys = env.from_files(
         f"{args.base}/input", "json", "key string", uid="keys", max_files_per_epoch=1
     )
     numbered = keys.key_by("key").process(Number(), "key string, n bigint").uid("numbers")
-    sink = HeldUpSink(
-        args.dsn, f"{args.base}/marks", table="numbers", password_from="ROWS_PASSWORD"
+    sink = SINKS[args.scene](
+        args.dsn, f"{args.base}/marks", table=args.table, password_from="ROWS_PASSWORD"
     )
-    numbered.sink_to(topic_of(args.kafka, args.topic)).uid("records")
+    if args.topic:
+        numbered.sink_to(topic_of(args.kafka, args.topic)).uid("records")
     numbered.sink_to(sink).uid("rows")
     env.execute("rows", bounded=True)
     return 0

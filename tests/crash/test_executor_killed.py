@@ -127,17 +127,9 @@ def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
         # What the lost executor has prepared is in the way of its task's next attempt.
         f"CREATE UNIQUE INDEX ON {once}",
     )
-    settings = [f"--conf={key}={value}" for key, value in (cluster.settings | SPECULATION).items()]
-    driver = Driver(
-        [
-            *("--master", cluster.master, "--base", str(tmp_path), *settings),
-            *("--dsn", postgres.dsn, "--kafka", kafka.servers, "--topic", topic),
-        ],
-        tmp_path / "driver",
-        tmp_path / "gate",
-        {"JDK_JAVA_OPTIONS": java, "ROWS_PASSWORD": PASSWORD},
-        Path(rows_job.__file__),
-    )
+    settings = [f"--conf={key}={value}" for key, value in SPECULATION.items()]
+    to_kafka = ("--kafka", kafka.servers, "--topic", topic)
+    driver = start_rows(tmp_path, cluster, postgres, java, *settings, *to_kafka)
     try:
         assert driver.wait() == 0, driver.errors
     finally:
@@ -153,6 +145,80 @@ def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
     assert sorted(postgres.query("SELECT key, n FROM numbers")) == expected
     records = [json.loads(value) for _, value in kafka.read(topic)]
     assert sorted((record["key"], record["n"]) for record in records) == expected
+    assert postgres.prepared() == []
+
+
+def start_rows(
+    base: Path, cluster: SparkCluster, postgres: PostgresServer, java: str, *arguments: str
+) -> Driver:
+    settings = [f"--conf={key}={value}" for key, value in cluster.settings.items()]
+    return Driver(
+        [
+            *("--master", cluster.master, "--base", str(base), *settings),
+            *("--dsn", postgres.dsn, *arguments),
+        ],
+        base / "driver",
+        base / "gate",
+        {"JDK_JAVA_OPTIONS": java, "ROWS_PASSWORD": PASSWORD},
+        Path(rows_job.__file__),
+    )
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> list[tuple[str, int]]:
+    """What a table is to have; the input and a place for marks are there."""
+    (tmp_path / "marks").mkdir()
+    return rows_job.write_input(tmp_path / "input")
+
+
+def test_executors_killed_while_they_prepare_rows(
+    java: str,
+    cluster: SparkCluster,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    expected: list[tuple[str, int]],
+) -> None:
+    """Once before the server is asked to, and once before it has answered."""
+    postgres.run("CREATE TABLE prepared_rows (key text, n bigint)")
+    driver = start_rows(
+        tmp_path, cluster, postgres, java, "--scene", "prepare", "--table", "prepared_rows"
+    )
+    try:
+        assert driver.wait() == 0, driver.errors
+    finally:
+        driver.kill()
+    marks = {path.name for path in (tmp_path / "marks").iterdir()}
+    assert marks == {str(rows_job.BEFORE), str(rows_job.AFTER)}
+    assert sorted(postgres.query("SELECT key, n FROM prepared_rows")) == expected
+    assert postgres.prepared() == []
+
+
+def test_an_executor_killed_between_two_commits_of_a_checkpoint(
+    java: str,
+    cluster: SparkCluster,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    expected: list[tuple[str, int]],
+) -> None:
+    """The driver commits one task's rows; the other's follow when the executor is gone."""
+    marks = tmp_path / "marks"
+    scene = ("--scene", "commit", "--interval", "100 ms", "--table", "committed_rows")
+    postgres.run("CREATE TABLE committed_rows (key text, n bigint)")
+    driver = start_rows(tmp_path, cluster, postgres, java, *scene)
+    try:
+        driver.until_running((marks / "committed").exists, "commit anything")
+        driver.until_running((marks / "task-waits").exists, "come to the epoch beside it")
+        executor = executor_of(int((marks / "task-waits").read_text()))
+        assert executor in cluster.executors()
+        some = postgres.query("SELECT key, n FROM committed_rows")
+        assert some
+        assert not (marks / "committed-more").exists()
+        os.kill(executor, signal.SIGKILL)
+        (marks / "killed").touch()
+        assert driver.wait() == 0, driver.errors
+    finally:
+        driver.kill()
+    assert sorted(postgres.query("SELECT key, n FROM committed_rows")) == expected
     assert postgres.prepared() == []
 
 

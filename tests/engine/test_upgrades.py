@@ -183,6 +183,16 @@ def test_promised_output_can_be_left_out_knowingly(promised: Jobs) -> None:
     assert promised.out() == []
 
 
+def test_what_was_left_out_is_not_promised_any_more(promised: Jobs) -> None:
+    """The sink that has its target now has rolled it back: nobody could commit it."""
+    before = promised.checkpoints()[-1]
+    assert list(promised.log().uncommitted(before)) == ["out-0"]
+    run(promised, sink=promised.sink(), sink_uid="new", allow_non_restored_state=["out-0"])
+    assert promised.log().uncommitted(before) == {}
+    run(promised, sink=promised.sink())
+    assert promised.out() == []
+
+
 def test_the_copy_of_a_checkpoint_belongs_to_nobody(jobs: Jobs) -> None:
     feed(jobs, "aab")
     run(jobs)

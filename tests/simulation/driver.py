@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -10,9 +11,11 @@ from local_engine import environment, source
 from simulation import databases, kafka
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
 from simulation.files import SimulatedFiles
+from simulation.history import kind_of
 from simulation.targets import KINDS
 from simulation.world import Killed, Process, World
 from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
+from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.core.errors import FINAL, REPLACED
@@ -39,23 +42,34 @@ class Count(KeyedProcessFunction):
 
 @dataclass(frozen=True)
 class Program:
-    """What an operator starts: which sinks, and how many tasks."""
+    """What an operator starts: which sinks, how many tasks, and what is said about the sinks.
+
+    Attributes:
+        sinks: Their uids, which name their kind as well, see `kind_of`.
+        renames: What they were called before, old to new, as far as the operator says so.
+        allow: Whether promised output of others may be left out.
+    """
 
     sinks: tuple[str, ...]
-    """By kind; the uid is the same."""
     parallelism: int = 2
+    renames: tuple[tuple[str, str], ...] = ()
+    allow: bool = False
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind_of(uid) for uid in self.sinks]
 
     @lru_cache(maxsize=64)  # noqa: B019 - there are few
     def plan(self) -> Plan:
         env = environment(self.parallelism).set_max_parallelism(16)
         records = source(env, SOURCE, RECORD)
         counts = records.key_by("key").process(Count(), output_type=RESULT).uid(COUNT)
-        for kind in self.sinks:
-            counts.sink_to(_sink(kind)).uid(kind)
+        for uid in self.sinks:
+            counts.sink_to(make_sink(kind_of(uid))).uid(uid)
         return env.plan()
 
 
-def _sink(kind: str) -> Sink:
+def make_sink(kind: str) -> Sink:
     if kind == "files":
         return SimulatedFiles(kind)
     if kind in kafka.KINDS:
@@ -79,6 +93,7 @@ class Driver:
     Attributes:
         outcome: How it has ended; None while it runs, or if it was killed.
         failure: Why its last attempt failed.
+        on_attempt: Called with the number of each attempt that has recorded its start.
     """
 
     world: World
@@ -86,13 +101,16 @@ class Driver:
     program: Program
     spec: JobSpec
     input: Input
+    on_attempt: Callable[[Driver, int], None]
     outcome: BaseException | str | None = field(default=None, init=False)
     failure: BaseException | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.world.tell(
             f"== {self.process.name} starts: {self.program.parallelism} tasks, "
-            f"from {self.spec.start_from or 'the newest'}"
+            f"from {self.spec.start_from or 'the newest'}, into {', '.join(self.program.sinks)}"
+            f"{f', renamed {self.program.renames}' if self.program.renames else ''}"
+            f"{', without the rest' if self.program.allow else ''}"
         )
         self.world.spawn(self.process.name, self.process, self._main)
 
@@ -108,7 +126,14 @@ class Driver:
     def _run(self) -> BaseException | str:
         """What `JobRunner.run` does, without a heartbeat, a monitor and requests."""
         engine: Any = SimEngine(self.world, self.process, self.input)
-        runner = driver_runner.JobRunner(engine, self.program.plan(), self.spec)
+        runner: Any = driver_runner.JobRunner(engine, self.program.plan(), self.spec)
+        record_start = runner._record_start
+
+        def recorded(log: CheckpointLog, matched: object, *, told: bool) -> None:
+            record_start(log, matched, told=told)
+            self.on_attempt(self, log.own_fence.attempt)
+
+        runner._record_start = recorded
         runner._starter.check()
         runner._info = runner._directory.open()
         runner.report.job_id = runner._info.job_id

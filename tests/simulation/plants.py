@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -13,9 +14,11 @@ from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, ta
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
 from turnback.checkpoint.retention import Retention
-from turnback.driver import runner
+from turnback.driver import runner, starter
 from turnback.driver.matched import commit_promised, roll_back_leftovers
 from turnback.sinks import two_phase
+from turnback.sinks.write_ahead import WriteAheadCommitter
+from turnback.snapshot.preflight import refuse_data_loss
 
 
 def _commit_before_manifest() -> Any:
@@ -101,6 +104,37 @@ def _discards_what_waits_for_its_commit() -> Any:
     )
 
 
+def _promises_of_renamed_sinks_are_forgotten() -> Any:
+    """A start commits what is promised only of sinks that are called what they were."""
+
+    def commit(log: Any, sinks: Any, matched: Any) -> None:
+        if matched is not None:
+            same = {was: now for was, now in matched.sinks.items() if was == now}
+            matched = replace(matched, sinks=same)
+        commit_promised(log, sinks, matched)
+
+    return mock.patch.object(runner, "commit_promised", commit)
+
+
+def _starts_lose_output_unasked() -> Any:
+    """Promised output of sinks that are gone is left out, whether or not that is allowed."""
+
+    def refuse(snapshot: Any, match: Any) -> None:
+        refuse_data_loss(snapshot, replace(match, unclaimed_sinks=()))
+
+    return mock.patch.object(starter, "refuse_data_loss", refuse)
+
+
+def _publishes_as_the_sink_is_called_now() -> Any:
+    """What was staged under another name is published without asking how far that has come."""
+
+    def publish(self: Any, tasks: Any, ctx: Any) -> None:
+        honest(self, tasks, self._ctx)
+
+    honest = WriteAheadCommitter._publish
+    return mock.patch.object(WriteAheadCommitter, "_publish", publish)
+
+
 PLANTS: dict[str, Callable[[], Any]] = {
     "commit-before-manifest": _commit_before_manifest,
     "roll-back-before-start": _roll_back_before_start_is_recorded,
@@ -110,10 +144,16 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "files-in-use-deleted": _files_in_use_are_deleted,
     "no-compare-at-publish": _publishes_without_comparing,
     "discards-what-waits": _discards_what_waits_for_its_commit,
+    "renamed-not-committed": _promises_of_renamed_sinks_are_forgotten,
+    "loss-unasked": _starts_lose_output_unasked,
+    "renamed-published-again": _publishes_as_the_sink_is_called_now,
     **KAFKA_PLANTS,
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
 SINKS: dict[str, Sequence[str]] = {
+    "renamed-not-committed": ("two-phase", "write-ahead", "postgres", "files"),
+    "loss-unasked": ("two-phase", "write-ahead", "postgres", "files"),
+    "renamed-published-again": ("write-ahead",),
     "roll-back-before-start": ("two-phase", "postgres", "mariadb"),
     "no-compare-at-publish": ("write-ahead",),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
@@ -122,6 +162,8 @@ SINKS: dict[str, Sequence[str]] = {
 """The sinks that a program needs to have the defect; those of others are any."""
 HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises"})
 """The defects that only show where a target is handed over: stories have that more often."""
+UPGRADED = frozenset({"renamed-not-committed", "loss-unasked", "renamed-published-again"})
+"""Those that only show where a sink is renamed."""
 TURNED_BACK = frozenset({"roll-back-before-start"})
 """Those that only show where a job is turned back."""
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -14,18 +14,19 @@ from simulation import databases
 from simulation import files as simulated_fs
 from simulation import kafka as simulated_broker
 from simulation.databases import simulated_databases
-from simulation.driver import Driver, Program, context_with, groups_of, job_spec
-from simulation.engine import SOURCE, Input
+from simulation.driver import Driver, Program, context_with, groups_of, job_spec, make_sink
+from simulation.engine import Input
 from simulation.files import simulated_files
+from simulation.history import History, Row, kind_of, offset_of
 from simulation.kafka import simulated_kafka
-from simulation.plants import HANDED_OVER, SINKS, TURNED_BACK, planted
+from simulation.plants import HANDED_OVER, SINKS, TURNED_BACK, UPGRADED, planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import TurnbackError
+from turnback.core.errors import IncompatibleStateError, TurnbackError
 from turnback.driver import job as driver_job
 from turnback.driver import runner as driver_runner
 from turnback.job.directory import JobDirectory
@@ -62,8 +63,8 @@ class Run:
     kinds: Sequence[str] = ()
     """The sinks that the program may have; all if none are named."""
     world: World = field(init=False)
-    turns: list[int] = field(default_factory=list)
-    """From where the job was, or may have been, turned back: offsets of the input."""
+    turned_back: bool = False
+    """Whether the job was, or may have been, turned back."""
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
@@ -76,11 +77,17 @@ class Run:
         self._original = f"simulation-{self.seed}"
         self.root = self._original
         """Where the job is that goes on; a copy of it has another."""
-        self.backup: tuple[dict[str, bytes], int] | None = None
+        self.backup: dict[str, bytes] | None = None
         self.take_over = False
         self.restored = False
         """Whether drivers were forgotten, so that nobody settles what they have left."""
-        self.program = Program(self._sinks(), rng.randint(1, 3))
+        self.kinds_played = self._kinds()
+        """The kinds of sinks that the program has at one time or another."""
+        self.program = Program(self._first_sinks(), rng.randint(1, 3))
+        self.uids = set(self.program.sinks)
+        """What the sinks have been called."""
+        self.history = History(records)
+        self.wrong: list[str] = []
         self.settings = CheckpointSettings(
             interval_ms=rng.choice((20, 50, 200)),
             timeout_ms=rng.choice((1000, 600_000)),
@@ -90,16 +97,24 @@ class Run:
         )
         self.storages: dict[str, SimStorage] = {}
         self.drivers: list[Driver] = []
+        self.by_hand: dict[str, str] = {}
+        """The job directory that each process is about which settles output by hand."""
 
-    def _sinks(self) -> tuple[str, ...]:
+    def _kinds(self) -> tuple[str, ...]:
         rng = self.world.rng
         models = (*KINDS, "files")
         servers = (*databases.KINDS, *simulated_broker.KINDS)
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
-        if self.plant in HANDED_OVER:
+        if self.plant in {*HANDED_OVER, *UPGRADED}:
             return (rng.choice(wanted),)  # a copy of a job takes over one target
         drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
         return tuple(drawn) or (rng.choice(wanted),)
+
+    def _first_sinks(self) -> tuple[str, ...]:
+        """Most of the sinks; others are added later, or never."""
+        rng = self.world.rng
+        drawn = [kind for kind in self.kinds_played if rng.random() < 0.9]
+        return tuple(drawn) or self.kinds_played
 
     def play(self) -> None:
         """Raise `WrongOutcomeError` if readers see something wrong in the end."""
@@ -109,9 +124,9 @@ class Run:
             patches.enter_context(
                 mock.patch.object(driver_runner, "JobContext", context_with(self.world.clock))
             )
-            if "files" in self.program.sinks:
+            if "files" in self.kinds_played:
                 patches.enter_context(simulated_files(self.world))
-            if databases.KINDS.keys() & set(self.program.sinks):
+            if self._databases:
                 patches.enter_context(
                     simulated_databases(self.world, self._directory_of, self._promised_by)
                 )
@@ -177,7 +192,7 @@ class Run:
             # whose promised files are being removed just now: a start says so, for good.
             if "job/job.json" in files and self._has_promised_files():
                 world.tell("== the job directory is backed up")
-                self.backup = (files, self._settled())
+                self.backup = files
         else:
             world.tell("== the wall clock jumps")
             world.clock.jump(world.rng.choice((-3_600_000, 86_400_000)))
@@ -191,45 +206,112 @@ class Run:
             there.issuperset(StagedTask.decode(transaction, uid).paths)
             for manifest in log.scan().manifests
             for uid, transactions in log.uncommitted(manifest).items()
-            if uid in ("write-ahead", "kafka")
+            if kind_of(uid) in ("write-ahead", "kafka")
             for transaction in transactions
         )
 
     def _start(self, start_from: int | None = None) -> Driver:
         world = self.world
         if self.drivers and world.rng.random() < 0.2:
-            self.program = Program(self.program.sinks, world.rng.randint(1, 3))
+            self.program = replace(self.program, parallelism=world.rng.randint(1, 3))
+        if self.drivers and not world.healthy and not self.restored:
+            self._upgrade()
         process = world.process(f"driver {len(self.drivers) + 1}")
         spec = job_spec(
             f"memory://{self.root}",
             self.settings,
             start_from=start_from or self._older(),
             take_over_sinks=self.take_over,
+            renames=dict(self.program.renames),
+            allow_non_restored_state=self.program.allow,
         )
-        driver = Driver(world, process, self.program, spec, self.input)
+        driver = Driver(world, process, self.program, spec, self.input, self._on_attempt)
         self.drivers.append(driver)
         driver.start()
         return driver
+
+    def _upgrade(self) -> None:
+        """Now and then, go on with another program."""
+        rng = self.world.rng
+        if isinstance(self.drivers[-1].outcome, IncompatibleStateError):
+            self._answer_refusal()
+        elif rng.random() < (0.8 if self.plant in UPGRADED else 0.15):
+            what = rng.choice(("rename", "rename", "drop", "add"))
+            if what == "add" or self.plant in UPGRADED:
+                what = what if set(self.kinds_played) - set(self.program.kinds) else "rename"
+            if what == "drop" and len(self.program.sinks) == 1:
+                what = "rename"
+            self._change_sinks(what)
+
+    def _change_sinks(self, what: str) -> None:
+        """Rename a sink, drop one or add one, and say so or not."""
+        rng = self.world.rng
+        sinks = list(self.program.sinks)
+        if what == "add":
+            sinks.append(rng.choice(sorted(set(self.kinds_played) - set(self.program.kinds))))
+        else:
+            old = sinks.pop(rng.randrange(len(sinks)))
+            if what == "rename":
+                sinks.append(f"{kind_of(old)}.{len(self.uids)}")
+        self.uids.update(sinks)
+        told = [new for new in sinks if new in self.program.sinks or rng.random() < 0.7]
+        self.program = replace(
+            self.program,
+            sinks=tuple(sinks),
+            renames=self._renames(told),
+            allow=what != "add" and rng.random() < 0.2,
+        )
+
+    def _renames(self, sinks: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """All that these sinks were called before: a start may be from any checkpoint."""
+        return tuple(
+            (old, new)
+            for new in sinks
+            for old in sorted(self.uids)
+            if kind_of(old) == kind_of(new) and old != new
+        )
+
+    def _answer_refusal(self) -> None:
+        """Do one of the things that the message of a refused start names."""
+        answer = self.world.rng.choice(("rename", "allow", "settle"))
+        if answer == "rename":
+            self.program = replace(self.program, renames=self._renames(self.program.sinks))
+        elif answer == "allow":
+            self.program = replace(self.program, allow=True)
+        else:
+            self._settle(self.root)
+
+    def _on_attempt(self, driver: Driver, attempt: int) -> None:
+        """Hold a start against what may be left out; it has committed all else by now."""
+        root = driver.spec.root.removeprefix("memory://")
+        program = driver.program
+        uids = {*program.sinks, *(old for old, _ in program.renames)}
+        storage = self._storage(f"{root}/job")
+        lost = self.history.leave_out(root, storage, attempt, uids, program.allow)
+        if lost and not program.allow:
+            self.wrong.append(f"{driver.process.name} leaves output of {sorted(lost)} out unasked")
 
     def _change_place(self) -> None:
         """Now and then restore the job directory, or go on with a copy; no driver is awake."""
         rng = self.world.rng
         if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
-            self._restore(*self.backup)
+            self._restore(self.backup)
             return
         wanted = rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3)
         if wanted and len(self.program.sinks) == 1 and self.drivers:
             self._copy()
 
-    def _restore(self, files: dict[str, bytes], offset: int) -> None:
+    def _restore(self, files: dict[str, bytes]) -> None:
         """Put a backup back; no driver may run meanwhile, but stray tasks may."""
         self.world.tell("== the job directory is restored from the backup")
         self._end_all_drivers()
         here = storage_open._ROOTS[self.root]
         here.clear()
         here.update(files)
+        self.history.restore(self.root, self._job_storage())
+        self._call_sinks_as_in(CheckpointLog(self._job_storage().inner).latest())
         self.backup = None
-        self.turns.append(offset)
+        self.turned_back = True
         self.take_over = True
         self.restored = True
 
@@ -249,16 +331,16 @@ class Run:
         if self._never_turns_back:  # what the original goes on to write, the copy could not
             self._end_all_drivers()
         files = dict(storage_open._ROOTS[self.root])
-        settled = self._settled()
         if not self._never_turns_back and self.world.rng.random() < 0.5:
             self._start_and_hold_up()  # the original is not stopped, as it should be
         self.root = f"{self._original}-copy"
         storage_open._ROOTS[self.root] = files
+        self.history.copy(self._original, self.root)
         self.backup = None
-        self.turns.append(settled)
+        self.turned_back = True
         self.take_over = True
         if self.world.rng.random() < 0.5:
-            self._settle_original()
+            self._settle(self._original)
 
     def _start_and_hold_up(self) -> None:
         """Start a driver that stands still as soon as a checkpoint of its promises rows."""
@@ -271,24 +353,27 @@ class Run:
                 return
             self.world.step()
 
-    def _settle_original(self) -> None:
-        """Settle by hand what the job has left in its target that a copy is to take over."""
+    def _settle(self, root: str) -> None:
+        """Settle by hand what a job has left, such as in a target that a copy is to take over."""
+        sinks = {uid: make_sink(kind_of(uid)) for uid in sorted(self.uids)}
 
         def run() -> None:
-            directory = JobDirectory(self._storage(f"{self._original}/job"), "job")
+            directory = JobDirectory(self._storage(f"{root}/job"), "job")
             try:
-                settle(Job(directory), Action.COMMIT, _sinks_of(self.program), force=True)
+                settle(Job(directory), Action.COMMIT, sinks, force=True)
             except TurnbackError as error:
                 self.world.tell(f"== it cannot be settled: {error}")
 
-        self.world.tell("== what the original has left is settled by hand")
-        self.world.spawn("by hand", self.world.process("by hand"), run)
+        self.world.tell(f"== what {root} has left is settled by hand")
+        process = self.world.process(f"by hand {len(self.by_hand) + 1}")
+        self.by_hand[process.name] = f"memory://{root}/job"
+        self.world.spawn(process.name, process, run)
 
     def _here(self) -> int:
         """The offset of the input from which the job would go on."""
         storage = self._job_storage().inner
         point = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
-        return _offset(point.manifest) if point and point.manifest else 0
+        return offset_of(point.manifest) if point and point.manifest else 0
 
     def _settled(self) -> int:
         """The offset up to which the job knows its output to be committed.
@@ -297,7 +382,7 @@ class Run:
         """
         log = CheckpointLog(self._job_storage().inner)
         done = [m for m in log.scan().manifests if not log.uncommitted(m)]
-        return min(self._here(), _offset(done[-1]) if done else 0)
+        return min(self._here(), offset_of(done[-1]) if done else 0)
 
     def _older(self) -> int | None:
         """Now and then, an older checkpoint to turn the job back to."""
@@ -313,22 +398,22 @@ class Run:
             if any(self.world.is_running(driver.process) for driver in self.drivers):
                 return None
             # What is promised behind the settled ones is rolled back, and not there either.
-            manifests = tuple(m for m in manifests if _offset(m) <= self._settled())
+            manifests = tuple(m for m in manifests if offset_of(m) <= self._settled())
         if not manifests:
             return None
         chosen = rng.choice(manifests)
-        self.turns.append(_offset(chosen))
+        self.turned_back = True
         return chosen.number
 
     @property
     def _has_values(self) -> bool:
         """Whether a target keeps the newest value of each key."""
-        return any(kind.endswith(("idempotent", "-upsert")) for kind in self.program.sinks)
+        return any(map(_keeps_values, self.kinds_played))
 
     @property
     def _never_turns_back(self) -> bool:
         """Whether a target takes no row twice, so that nobody may turn the job back."""
-        return any(kind.endswith("-once") for kind in self.program.sinks)
+        return any(kind.endswith("-once") for kind in self.kinds_played)
 
     def _job_storage(self) -> SimStorage:
         return self._storage(f"{self.root}/job")
@@ -340,15 +425,38 @@ class Run:
         while world.step():
             pass
         if self.root != self._original:
-            self._settle_original()
+            self._settle(self._original)
             while world.step():
                 pass
         driver = self._run_to_its_end()
+        if isinstance(driver.outcome, IncompatibleStateError):
+            self._settle_to_the_end()
+            driver = self._run_to_its_end()
+        if self.restored and isinstance(driver.outcome, IncompatibleStateError):
+            self._call_sinks_as_in(CheckpointLog(self._job_storage().inner).latest())
+            driver = self._run_to_its_end()
         if self.restored and "are lost" in str(driver.failure):
             # What the backup promises was rolled back since. The message says what to do.
             driver = self._go_back_until_nothing_is_lost()
         if driver.outcome != "finished":
             raise WrongOutcomeError(f"the last driver could not finish the job: {driver.outcome!r}")
+        if set(self.kinds_played) - set(self.program.kinds) or self.history.has_left_out():
+            # Sinks that are gone, and what was left out, are settled by nobody else.
+            self._settle_to_the_end()
+
+    def _call_sinks_as_in(self, manifest: Manifest | None) -> None:
+        """Go on with the sinks of a checkpoint, under the names they have in it.
+
+        A target that has more than a backup knows of is taken over under no other name.
+        """
+        if manifest is not None:
+            sinks = tuple(op.uid for op in manifest.operators if op.kind == "sink")
+            self.program = replace(self.program, sinks=sinks, renames=(), allow=False)
+
+    def _settle_to_the_end(self) -> None:
+        self._settle(self.root)
+        while self.world.step():
+            pass
 
     def _run_to_its_end(self, start_from: int | None = None) -> Driver:
         driver = self._start(start_from)
@@ -360,7 +468,8 @@ class Run:
         """Start from one earlier checkpoint after the other."""
         driver = self.drivers[-1]
         for manifest in reversed(CheckpointLog(self._job_storage().inner).scan().manifests[:-1]):
-            self.turns.append(_offset(manifest))
+            self.turned_back = True
+            self._call_sinks_as_in(manifest)
             driver = self._run_to_its_end(manifest.number)
             if driver.outcome == "finished":
                 break
@@ -369,10 +478,13 @@ class Run:
     def _storage(self, name: str) -> SimStorage:
         if name not in self.storages:
             self.storages[name] = SimStorage(self.world, name)
+            self.history.watch(name.removesuffix("/job"), self.storages[name])
         return self.storages[name]
 
     def _directory_of(self, process: Process) -> str:
-        """The job directory of a driver, or of a copy of one of its tasks."""
+        """The job directory of a driver, or of a copy of one of its tasks, or of a person."""
+        if process.name in self.by_hand:
+            return self.by_hand[process.name]
         number = int(process.name.split()[1])
         return f"{self.drivers[number - 1].spec.root}/job"
 
@@ -384,80 +496,99 @@ class Run:
             name
             for manifest in log.scan().manifests
             for uid, transactions in log.uncommitted(manifest).items()
-            if uid in databases.TEXTS
+            if kind_of(uid) in databases.TEXTS
             for name in databases.promised(transactions)
         }
 
     # -- what readers must see
 
     def _check(self) -> None:
-        counts: Counter[str] = Counter()
-        most: dict[tuple[str, int], int] = {}
-        for key, place in self.input.records:
-            counts[key] += 1
-            most[key, counts[key]] = 1 + sum(turn <= place for turn in self.turns)
-        for kind in self.program.sinks:
-            if kind.endswith("-set"):
-                self._check_rows(kind, databases.rows(kind), most)
-            elif kind.endswith(("idempotent", "-upsert")):
-                values = [row for _, _, row in target(kind).values.values()]
-                seen = dict(databases.rows(kind) if kind in databases.KINDS else values)
-                if seen != dict(counts):
-                    raise WrongOutcomeError(f"{kind} shows {seen}, not {dict(counts)}")
-            elif kind == "files":
-                self._check_rows(kind, simulated_fs.rows(kind), most)
-                left = [path for path in simulated_fs.staged(kind) if f"@{self._mine}/" in path]
-                if left and not self.restored:
-                    raise WrongOutcomeError(f"{kind}: left staged: {left}")
-            elif kind in databases.KINDS:
-                self._check_rows(kind, databases.rows(kind), most)
-                self._check_order(kind, databases.rows(kind))
-                self._check_left(kind, databases.prepared(kind, self._mine))
-            elif kind in simulated_broker.KINDS:
-                self._check_kafka(kind, most)
-            else:
-                place = target(kind)
-                self._check_rows(kind, place.rows, most)
-                self._check_order(kind, place.rows)
-                self._check_left(kind, [t for t in place.prepared if t.startswith(self._mine)])
-        if databases.KINDS.keys() & set(self.program.sinks) and (
-            intruders := databases.intruders()
-        ):
-            raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
-        if databases.KINDS.keys() & set(self.program.sinks) and (robbed := databases.robbed()):
-            raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
         log = CheckpointLog(self._job_storage().inner)
         point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
-        if point is not None and point.manifest is not None and log.uncommitted(point.manifest):
+        assert point is not None and point.manifest is not None
+        for kind in self.kinds_played:
+            least = self.history.least(self.root, point.manifest.number, kind)
+            self._check_sink(kind, least, self.history.most(kind))
+        if self.wrong:
+            raise WrongOutcomeError(f"{self.wrong}")
+        if self._databases and (intruders := databases.intruders()):
+            raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
+        if self._databases and (robbed := databases.robbed()):
+            raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
+        if log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
         if staged and not self.restored:
             raise WrongOutcomeError(f"left staged: {staged}")
 
+    def _check_sink(self, kind: str, least: Counter[Row], most: Counter[Row]) -> None:
+        """What a sink shows has to be what was promised to it."""
+        if kind.endswith("-set"):
+            self._check_rows(kind, databases.rows(kind), least, most)
+        elif _keeps_values(kind):
+            values = [row for _, _, row in target(kind).values.values()]
+            self._check_values(
+                kind, dict(databases.rows(kind) if kind in databases.KINDS else values), least
+            )
+        elif kind == "files":
+            self._check_rows(kind, simulated_fs.rows(kind), least, most)
+            left = [path for path in simulated_fs.staged(kind) if f"@{self._mine}/" in path]
+            if left and not self.restored:
+                raise WrongOutcomeError(f"{kind}: left staged: {left}")
+        elif kind in databases.KINDS:
+            self._check_rows(kind, databases.rows(kind), least, most)
+            self._check_order(kind, databases.rows(kind))
+            self._check_left(kind, databases.prepared(kind, self._mine))
+        elif kind in simulated_broker.KINDS:
+            self._check_kafka(kind, least, most)
+        else:
+            place = target(kind)
+            self._check_rows(kind, place.rows, least, most)
+            self._check_order(kind, place.rows)
+            self._check_left(kind, [t for t in place.prepared if t.startswith(self._mine)])
+
     @property
     def _kafka(self) -> bool:
-        return not simulated_broker.KINDS.keys().isdisjoint(self.program.sinks)
+        return not simulated_broker.KINDS.keys().isdisjoint(self.kinds_played)
+
+    @property
+    def _databases(self) -> bool:
+        return not databases.KINDS.keys().isdisjoint(self.kinds_played)
 
     @property
     def _mine(self) -> str:
         """What the job's own names have; a job that has lost its target settles its own."""
         return directory_digest(f"memory://{self.root}/job")
 
-    def _check_rows(self, kind: str, seen: list[Any], most: dict[tuple[str, int], int]) -> None:
-        """Each row is there, and no more often than the job was turned back behind it."""
+    def _check_rows(
+        self, kind: str, seen: list[Any], least: Counter[Row], most: Counter[Row]
+    ) -> None:
+        """Each row that the job went on from is there, and none more often than promised."""
         rows = Counter(seen)
-        lost = sorted(row for row in most if not rows[row])
-        more = sorted(row for row, times in rows.items() if times > most.get(row, 0))
+        # A row that the job was turned back behind and wrote again is wanted once.
+        lost = sorted(row for row in least if not rows[row])
+        more = sorted(row for row, times in rows.items() if times > most[row])
         if lost or more:
             raise WrongOutcomeError(f"{kind}: lost {lost}, too often {more}")
 
-    def _check_kafka(self, kind: str, most: dict[tuple[str, int], int]) -> None:
+    def _check_values(self, kind: str, seen: dict[str, int], least: Counter[Row]) -> None:
+        """Each value is the newest, or, where the sink was dropped since, not older than that."""
+        newest: dict[str, int] = {}
+        for key, n in least:
+            newest[key] = max(n, newest.get(key, 0))
+        counts = self.history.counts
+        older = {key for key, n in newest.items() if seen.get(key, 0) < n}
+        wrong = {key for key, n in seen.items() if n > counts.get(key, 0)}
+        if older or wrong:
+            raise WrongOutcomeError(f"{kind} shows {seen}, not {newest} to {counts}")
+
+    def _check_kafka(self, kind: str, least: Counter[Row], most: Counter[Row]) -> None:
         """As of other sinks, and no reader waits; at least once, rows may come more often."""
         seen = simulated_broker.rows(kind)
         if kind == "kafka-streaming":
-            self._check_rows(kind, list(set(seen)), most)
+            self._check_rows(kind, list(set(seen)), least, Counter(self.history.rows))
             return
-        self._check_rows(kind, seen, most)
+        self._check_rows(kind, seen, least, most)
         self._check_order(kind, seen)
         if simulated_broker.left_open(kind):
             raise WrongOutcomeError(f"{kind}: a transaction is left open")
@@ -466,7 +597,7 @@ class Run:
         """The rows of a key are in their order."""
         for key in self.input.groups:
             order = [row[1] for row in seen if row[0] == key]
-            if not self.turns and order != sorted(order):
+            if not self.turned_back and order != sorted(order):
                 raise WrongOutcomeError(f"{kind}: the order of key {key} is {order}")
 
     def _check_left(self, kind: str, left: list[str]) -> None:
@@ -475,13 +606,9 @@ class Run:
             raise WrongOutcomeError(f"{kind}: left prepared: {sorted(left)}")
 
 
-def _sinks_of(program: Program) -> dict[str, Any]:
-    operators = program.plan().levels[0].operators
-    return {op.uid: op.function for op in operators if op.uid in program.sinks}
-
-
-def _offset(manifest: Manifest) -> int:
-    return int(manifest.sources[SOURCE].offset or 0)
+def _keeps_values(kind: str) -> bool:
+    """Whether a target has the newest value of each key."""
+    return kind.endswith(("idempotent", "-upsert"))
 
 
 def play(seed: int, plant: str | None = None, kinds: Sequence[str] = ()) -> Run:

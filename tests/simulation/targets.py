@@ -77,7 +77,12 @@ def ask(what: str, action: Callable[[], T], *, writes: bool = True) -> T:
 
 
 def identity(ctx: WriterContext | CommitterContext) -> str:
-    return f"{ctx.directory_id}/{ctx.job_id}/{ctx.uid}"
+    return f"{job_of(ctx)}/{ctx.uid}"
+
+
+def job_of(ctx: WriterContext | CommitterContext) -> str:
+    """A job, whatever its sink is called: attempts before a rename are attempts of it as well."""
+    return f"{ctx.directory_id}/{ctx.job_id}"
 
 
 class _Owned:
@@ -102,13 +107,13 @@ class _Owned:
                 self._forget(place, ctx)
             place.owner = ctx.job_directory
             if ctx.attempt:
-                place.drivers[identity(ctx)] = (ctx.attempt, ctx.nonce)
+                place.drivers[job_of(ctx)] = (ctx.attempt, ctx.nonce)
 
         ask(f"{self.name}: claim", claim)
 
     def _state(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
         place = target(self.name)
-        return place.owner, place.drivers.get(identity(ctx), (0, ""))
+        return place.owner, place.drivers.get(job_of(ctx), (0, ""))
 
     def _checked(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
         """What the target says of its owner, if that allows the job to use it."""
@@ -123,14 +128,15 @@ class _Owned:
 
     def _forget(self, place: Target, ctx: CommitterContext) -> None:
         """Go on with what is there; versions that drivers of a lost line wrote say nothing."""
-        place.drivers.pop(identity(ctx), None)
-        version, driver = place.versions.get(identity(ctx), (0, ""))
+        place.drivers.pop(job_of(ctx), None)
         assert ctx.attempts is not None
-        is_known = ctx.attempts.nonce_of(attempt_of(version)) == driver
-        if not is_known or promised_version(ctx, version) < version:
-            place.versions.pop(identity(ctx), None)
+        for sink, (version, driver) in list(place.versions.items()):
+            is_known = ctx.attempts.nonce_of(attempt_of(version)) == driver
+            is_promised = is_known and promised_version(ctx, version) == version
+            if sink.startswith(f"{job_of(ctx)}/") and not is_promised:
+                del place.versions[sink]
         for key, (job, _, row) in place.values.items():
-            if job == identity(ctx):
+            if job == job_of(ctx):
                 place.values[key] = ("", 0, row)
 
 
@@ -183,7 +189,7 @@ class TwoPhaseModel(_Owned, TwoPhaseCommitSink[str]):
 
     def dangling(self, ctx: CommitterContext) -> Iterable[str]:
         def prepared() -> list[str]:
-            mine = [t for t in target(self.name).prepared if t.startswith(f"{identity(ctx)}:")]
+            mine = [t for t in target(self.name).prepared if t.startswith(f"{job_of(ctx)}/")]
             return [t for t in mine if int(t.rpartition(":")[2].split(".")[0]) <= ctx.attempt]
 
         return ask(f"{self.name}: list", prepared, writes=False)
@@ -241,15 +247,15 @@ class IdempotentModel(_Owned, IdempotentSink):
 
     def _set(self, rows: list[Row], ctx: WriterContext) -> None:
         place = target(self.name)
-        if place.drivers.get(identity(ctx), (0, ""))[1] != ctx.nonce:
+        if place.drivers.get(job_of(ctx), (0, ""))[1] != ctx.nonce:
             return  # a stray task of a driver that was replaced
         if place.owner is None or directory_digest(place.owner) != ctx.directory_id:
             return  # or of a job whose target was taken over
         values = place.values
         for row in rows:
             job, version, _ = values.get(row[0], ("", 0, ()))
-            if job != identity(ctx) or version <= ctx.version:
-                values[row[0]] = (identity(ctx), ctx.version, row)
+            if job != job_of(ctx) or version <= ctx.version:
+                values[row[0]] = (job_of(ctx), ctx.version, row)
 
 
 def _own(sink: T, **changed: Any) -> T:

@@ -15,6 +15,8 @@ from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.driver import attempt, merger
+from turnback.sinks import staged_elements
+from turnback.sinks.elements import ElementsEncoder
 from turnback.storage import open as storage_open
 
 
@@ -133,6 +135,8 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
             (attempt, "CheckpointCoordinator", SimCoordinator),
             (merger, "ThreadPoolExecutor", SimPool),
             (storage_open, "MemoryStorage", storage),
+            # To compress a few rows takes longer than all else that a task does.
+            (staged_elements, "ElementsEncoder", lambda compression: ElementsEncoder()),
         ):
             patches.enter_context(mock.patch.object(owner, name, value))
         patches.enter_context(mock.patch("uuid.uuid4", lambda: SimpleNamespace(hex=world.new_id())))

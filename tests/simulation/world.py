@@ -121,6 +121,7 @@ class World:
         self.clock = SimClock(self)
         self.steps = 0
         self._actors: list[Actor] = []
+        self._by_run: dict[greenlet, Actor] = {}
         self._late: list[tuple[int, str, Callable[[], object]]] = []
         self._hub = getcurrent()
         self._patience = self.rng.choice((0.5, 0.8, 0.95))
@@ -141,6 +142,7 @@ class World:
 
         actor = Actor(name, process, greenlet(live, self._hub))
         self._actors.append(actor)
+        self._by_run[actor.run] = actor
         return actor
 
     def step(self) -> bool:
@@ -202,11 +204,7 @@ class World:
     # -- for actors
 
     def here(self) -> Actor | None:
-        current = getcurrent()
-        for actor in reversed(self._actors):
-            if actor.run is current:
-                return actor
-        return None
+        return self._by_run.get(getcurrent())
 
     def call(
         self,
@@ -294,6 +292,7 @@ class World:
                 actor.run.throw(Killed)
             if actor.run.dead or not actor.process.alive:
                 self._actors.remove(actor)
+                del self._by_run[actor.run]
 
     def _land_late_calls(self) -> None:
         due = [entry for entry in self._late if self.healthy or entry[0] <= self.steps]
@@ -339,12 +338,18 @@ class SimStorage:
         self._world = world
         self.inner = MemoryStorage(name)
         self.uri = self.inner.uri
+        self.on_new: Callable[[str, bytes], None] = lambda path, data: None
+        """Called with what was put where nothing was."""
 
     def put(self, path: str, data: bytes) -> None:
         self._call(f"put {path}", lambda: self.inner.put(path, data))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        self._call(f"put if absent {path}", lambda: self.inner.put_if_absent(path, data))
+        def put() -> None:
+            self.inner.put_if_absent(path, data)
+            self.on_new(path, data)
+
+        self._call(f"put if absent {path}", put)
 
     def get(self, path: str) -> bytes:
         return self._call(f"get {path}", lambda: self.inner.get(path), writes=False)

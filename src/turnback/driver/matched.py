@@ -35,6 +35,11 @@ class Matched:
     """Whether the job has come to its end with it: nothing is left but to commit its output."""
 
     @property
+    def left_out(self) -> list[str]:
+        """The sinks of the snapshot whose promised output is left out, as the user allows."""
+        return [uid for uid in self.snapshot.promising_sinks if uid not in self.sinks]
+
+    @property
     def goes_on(self) -> bool:
         """Whether the job goes on from it although event time has ended in it."""
         return self.snapshot.drained and not self.is_over
@@ -123,6 +128,16 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
                 "something else or aborted it by hand, so its records would be lost. Start from an "
                 "older checkpoint or a savepoint, which writes them again"
             )
+
+
+def record_left_out(log: CheckpointLog, matched: Matched | None) -> None:
+    """Record that nobody commits any more what the user allows to leave out.
+
+    To be called when the start is recorded, and before sinks roll back what is not promised any
+    more: whoever looks for it later, by hand or with the sink back again, would find it gone.
+    """
+    if matched is not None and matched.own is not None and matched.left_out:
+        log.record_commit(matched.own.number, matched.left_out)
 
 
 def roll_back_leftovers(sinks: JobSinks) -> None:

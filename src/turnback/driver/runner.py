@@ -43,6 +43,7 @@ from turnback.driver.matched import (
     Matched,
     abandoned_output,
     commit_promised,
+    record_left_out,
     roll_back_leftovers,
 )
 from turnback.driver.progress import watch_limits
@@ -210,6 +211,7 @@ class JobRunner:
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
             self._record_start(log, matched, told=first and self.spec.start_from is not None)
+            record_left_out(log, matched)
             roll_back_leftovers(sinks)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
