@@ -171,6 +171,7 @@ def expected(tmp_path: Path) -> list[tuple[str, int]]:
     return rows_job.write_input(tmp_path / "input")
 
 
+@pytest.mark.exhaustive
 def test_executors_killed_while_they_prepare_rows(
     java: str,
     cluster: SparkCluster,
