@@ -23,6 +23,7 @@ from turnback import DeliveryGuarantee
 from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka import sink_memory as kafka_memory
 from turnback.connectors.kafka import transactions as kafka_transactions
+from turnback.connectors.kafka.client import TransactionalProducer
 from turnback.connectors.kafka.transactions import TransactionalDelivery
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
@@ -360,6 +361,24 @@ def test_records_that_fit_one_by_one_are_published(kafka, directory):
     job = SinkJob(directory, kafka_sink(kafka.servers, topic, compression_type="none"))
     rows = [(f"{n:0200d}", n) for n in range(100)]
     job.start().commit(job.stage(1, rows))
+    assert values(kafka, topic) == list(range(100))
+
+
+def test_what_the_broker_refuses_is_known_before_the_offsets_are_sent(
+    kafka, directory, monkeypatch
+):
+    """On a slow machine the refusal comes first, and each later call fails for another reason."""
+    topic = kafka.create_topic(max_message_bytes="1000")
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic, compression_type="none"))
+    send = TransactionalProducer._send_offsets
+
+    def send_late(self, group):
+        time.sleep(1)
+        send(self, group)
+
+    committer = job.start()
+    monkeypatch.setattr(TransactionalProducer, "_send_offsets", send_late)
+    committer.commit(job.stage(1, [(f"{n:0200d}", n) for n in range(100)]))
     assert values(kafka, topic) == list(range(100))
 
 

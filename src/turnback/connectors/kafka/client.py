@@ -233,13 +233,15 @@ class TransactionalProducer(KafkaClient):
 
     def _write(self, records: Iterable[Record], groups: Sequence[GroupOffsets]) -> None:
         self._producer.begin_transaction()
-        send_all(self._producer, records, self._on_delivery)
-        for group in groups:
-            self._send_offsets(group)
         try:
+            send_all(self._producer, records, self._on_delivery)
+            for group in groups:
+                self._send_offsets(group)
             self._producer.commit_transaction(_COMMIT_S)
         except confluent_kafka().KafkaException as error:
-            # "A record could not be delivered" does not say why; the record's own report does.
+            # "A record could not be delivered" or "erroneous state" does not say why; the report
+            # of the record does, which may not have been looked at yet.
+            self._producer.poll(0)
             raise confluent_kafka().KafkaException(self._problem or error.args[0]) from error
 
     def _send_offsets(self, group: GroupOffsets) -> None:
