@@ -207,3 +207,21 @@ def test_a_driver_stops_when_another_one_has_started_the_job_afresh(
     monkeypatch.setattr(JobDirectory, "open", open_late)
     with pytest.raises(FencedError, match="another driver has started it afresh"):
         two_sinks.run()
+
+
+@pytest.mark.parametrize("spelled", ["dots", "link", "root is a link"])
+def test_its_own_checkpoint_is_its_own_however_it_is_written(
+    two_sinks: TwoSinks, spelled: str
+) -> None:
+    root = two_sinks.jobs.root
+    given = root
+    if spelled == "dots":
+        given = root / ".." / root.name
+    elif spelled == "link":
+        given = two_sinks.jobs.directory / "link"
+        given.symlink_to(root)
+    else:
+        given = root.rename(two_sinks.jobs.directory / "real")
+        root.symlink_to(given)
+    two_sinks.run(start_from=f"{given}/job/checkpoints/chk-{two_sinks.newest}.json")
+    assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}

@@ -28,6 +28,7 @@ from turnback.job.directory import JobDirectory
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
+from turnback.storage.locations import canonical_directory
 
 _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
@@ -88,8 +89,8 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     if slot is None:
         return load_savepoint(given, job.options)
     log = CheckpointLog(storage_of(StorageRef(slot[0], job.options)))
-    if log.uri == storage_of(job).uri:
-        return find_snapshot(slot[1], job)
+    if canonical_directory(log.uri) == canonical_directory(storage_of(job).uri):
+        return find_snapshot(slot[1], job)  # with what it has promised, however it is written
     # What another job has promised that job commits itself.
     return Snapshot(_manifest(log, slot[1]), StorageRef(log.uri, job.options))
 
