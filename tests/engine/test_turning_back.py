@@ -16,6 +16,7 @@ from job_support import COUNTED, Count, Jobs
 from saved_jobs import feed, save
 from turnback import FileSink
 from turnback.api.client import JobClient
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.driver import runner
 from turnback.driver.matched import commit_promised
@@ -225,3 +226,43 @@ def test_its_own_checkpoint_is_its_own_however_it_is_written(
         root.symlink_to(given)
     two_sinks.run(start_from=f"{given}/job/checkpoints/chk-{two_sinks.newest}.json")
     assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["which failed", "which ran"])
+def test_a_checkpoint_that_a_fresh_start_gave_up_is_refused(
+    two_sinks: TwoSinks, fails: bool
+) -> None:
+    """Also once the new lineage has committed checkpoints with greater numbers."""
+    if fails:
+        with two_sinks.down("b", "recover"), pytest.raises(JobFailedError):
+            two_sinks.run(fresh=True)
+    else:
+        two_sinks.run(fresh=True)
+        given_up = two_sinks.jobs.log().get(two_sinks.newest)
+        assert isinstance(given_up, Manifest)
+        assert two_sinks.jobs.log().uncommitted(given_up) == {}
+    before = two_sinks.out()
+    with pytest.raises(ConfigurationError, match="the output that it promised was rolled back"):
+        two_sinks.run(start_from=f"chk-{two_sinks.newest}")
+    assert two_sinks.out() == before
+
+
+def test_back_behind_a_fresh_start_that_gave_nothing_up(two_sinks: TwoSinks) -> None:
+    two_sinks.run()
+    two_sinks.run(fresh=True)
+    fresh = {name: [*rows, *SAVED, ("c", 1)] for name, rows in two_sinks.out().items()}
+    feed(two_sinks.jobs, "c")
+    two_sinks.run(start_from=f"chk-{two_sinks.newest}")
+    assert {name: len(rows) for name, rows in two_sinks.out().items()} == {
+        name: len(rows) - 3 for name, rows in fresh.items()
+    }
+
+
+def test_a_fresh_start_that_fails_before_it_is_decided_gives_nothing_up(
+    two_sinks: TwoSinks,
+) -> None:
+    with two_sinks.down("b", "connect"), pytest.raises(JobFailedError, match="b is down"):
+        two_sinks.run(fresh=True)
+    for _ in range(2):  # the second time it is what an attempt of another lineage started from
+        two_sinks.run(start_from=f"chk-{two_sinks.newest}")
+        assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}

@@ -259,7 +259,7 @@ class JobRunner:
         own = matched.own if matched else None
         snapshot = matched.snapshot.origin.uri if matched and not own else None
         goes_on = matched is not None and matched.goes_on
-        abandoned = abandoned_output(log, self._info.job_id, own)
+        abandoned = abandoned_output(log, matched.logged if matched else None)
         if told:
             log.record_start(StartPoint(checkpoint=own, snapshot=snapshot, goes_on=goes_on))
         self._directory.record_attempt(

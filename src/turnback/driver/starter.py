@@ -161,13 +161,14 @@ class Starter:
                 lost unasked.
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
-        if own is not None:
+        logged = snapshot.checkpoint_in(self._storage)
+        if logged is not None:
             require_kept_output(self._directory, snapshot)
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
-            return Matched(snapshot, own, sinks=sinks, watermarks=own.watermarks)
-        if own is not None and self._spec.start_from is not None:
-            require_files(self._directory, own)
+            return Matched(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
+        if logged is not None and self._spec.start_from is not None:
+            require_files(self._directory, logged)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
@@ -180,6 +181,7 @@ class Starter:
         return Matched(
             snapshot,
             own,
+            logged,
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
             sinks=claims.sinks,
