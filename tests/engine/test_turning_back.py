@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from job_support import COUNTED, Count, Jobs
+from job_support import COUNTED, Count, Jobs, eventually
 from saved_jobs import feed, save
 from turnback import FileSink
 from turnback.api.client import JobClient
@@ -194,20 +194,56 @@ def test_a_start_survives_that_its_checkpoint_is_dropped(two_sinks: TwoSinks) ->
     assert set(two_sinks.out()["a"]) >= {*SAVED, ("c", 1)}
 
 
-def test_a_driver_stops_when_another_one_has_started_the_job_afresh(
+class HeldUp:
+    """A plain start that has opened the job, and is held up before its fence."""
+
+    def __init__(self, two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = threading.Event()
+        self.go = threading.Event()
+        fence = runner.JobRunner._fence
+
+        def held(runner_: Any, log: Any) -> Any:
+            if not opened.is_set():
+                opened.set()
+                assert self.go.wait(60)
+            return fence(runner_, log)
+
+        monkeypatch.setattr(JobDirectory, "require_free", lambda self: None)
+        monkeypatch.setattr(runner.JobRunner, "_fence", held)
+        self.client = two_sinks.jobs.start(two_sinks.program(), bounded=True)
+        assert opened.wait(60)
+
+
+def test_a_driver_that_began_before_a_fresh_start_goes_on_with_that(
     two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = JobDirectory.open
+    late = HeldUp(two_sinks, monkeypatch)
+    two_sinks.run(fresh=True)
+    out = two_sinks.out()
+    late.go.set()
+    late.client.result(60)
+    assert (
+        late.client.report.job_id == JobDirectory.locate(two_sinks.jobs.root, "job").open().job_id
+    )
+    two_sinks.run()
+    assert two_sinks.out() == out  # nothing was written twice
 
-    def open_late(self: JobDirectory) -> Any:
-        info = opened(self)
-        monkeypatch.setattr(JobDirectory, "open", opened)
-        self.renew()
-        return info
 
-    monkeypatch.setattr(JobDirectory, "open", open_late)
-    with pytest.raises(FencedError, match="another driver has started it afresh"):
-        two_sinks.run()
+def test_of_a_plain_and_a_fresh_start_at_once_one_is_left(
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late one has fenced the other out, so it must not end as well."""
+    late = HeldUp(two_sinks, monkeypatch)
+    fresh = two_sinks.jobs.start(two_sinks.program(), fresh=True)
+    eventually(lambda: len(fresh.report.epochs) == 2)
+    late.go.set()
+    late.client.result(60)
+    feed(two_sinks.jobs, "c")
+    with pytest.raises(FencedError, match="has taken over"):
+        fresh.result(60)
+    two_sinks.run()
+    # What the job had before the fresh start came out before, but for what "a" had not published.
+    assert two_sinks.out()["a"] == sorted([*SAVED, *SAVED, ("c", 1), ("c", 2)])
 
 
 @pytest.mark.parametrize("spelled", ["dots", "link", "root is a link"])

@@ -140,13 +140,9 @@ class JobRunner:
         if isinstance(storage, LocalStorage):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
-        self._info = self._directory.renew() if self.spec.fresh else self._directory.open()
-        self.report.job_id = self._info.job_id
-        self._throughput.begin(self._info.job_id)
+        self._run_as(self._directory.renew() if self.spec.fresh else self._directory.open())
         if self.spec.resumed:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
-        self._tell_supervisor()
-        remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy = self.spec.restart.create()
         same = SameErrors(self.spec.same_error_limit)
         beating = self._heartbeat.beating()
@@ -173,6 +169,14 @@ class JobRunner:
         self._cancelled.set()
         if self.attempt is not None:
             self.attempt.stop()
+
+    def _run_as(self, info: JobInfo) -> None:
+        """Run the job under this identity from now on."""
+        self._info = info
+        self.report.job_id = info.job_id
+        self._throughput.begin(info.job_id)
+        self._tell_supervisor()
+        remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
 
     def _tell_supervisor(self) -> None:
         if self.spec.run is not None:
@@ -232,27 +236,30 @@ class JobRunner:
         return None
 
     def _fence(self, log: CheckpointLog) -> Fence:
-        fence = log.fence(
-            job=self._info.job,
-            job_id=self._info.job_id,
-            created_ms=self._clock.now_ms(),
-            host=socket.gethostname(),
-            pid=getpid(),
-            nonce=self._nonce,
-            after=self._fenced,
-        )
-        self._fenced = fence.attempt
-        self._attempts.add(fence.attempt)
-        self._require_same_job()
-        return fence
+        """Take a fence of the job as it is now.
 
-    def _require_same_job(self) -> None:
-        """Refuse to go on as a job that another driver has started afresh since this one began."""
-        info = self._directory.info()
-        if info is None or info.job_id != self._info.job_id:
-            raise FencedError(
-                f"job {self.spec.name!r}: another driver has started it afresh. Stop this driver"
+        Another driver may have started it afresh since this one began. That one is stopped by the
+        fence, so this one goes on in its place: if both ended, nobody would run the job.
+        """
+        while True:
+            fence = log.fence(
+                job=self._info.job,
+                job_id=self._info.job_id,
+                created_ms=self._clock.now_ms(),
+                host=socket.gethostname(),
+                pid=getpid(),
+                nonce=self._nonce,
+                after=self._fenced,
             )
+            self._fenced = fence.attempt
+            self._attempts.add(fence.attempt)
+            info = self._directory.info()
+            if info is None:
+                raise FencedError(f"job {self.spec.name!r} was deleted. Stop this driver")
+            if info.job_id == self._info.job_id:
+                return fence
+            _LOG.warning("job %r was started afresh meanwhile, and goes on so", self.spec.name)
+            self._run_as(info)
 
     def _record_start(self, log: CheckpointLog, matched: Matched | None, *, told: bool) -> None:
         """Make durable what an attempt starts from: other starts go on from there as well."""

@@ -141,6 +141,10 @@ def settle(
         pid=os.getpid(),
         nonce=uuid.uuid4().hex,
     )
+    if _info(job).job_id != info.job_id:
+        raise ConfigurationError(
+            f"job {job.name!r} was started afresh just now. Nothing was done; try again"
+        )
     # The dead driver may have written another checkpoint until the fence was taken.
     manifest = _manifest_to_commit(log, job.directory)
     if (dict(manifest.transactions) if manifest else {}) != pending:

@@ -250,7 +250,8 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
 
     That is its newest checkpoint, unless an attempt was started from something else after that
     and did not live to take a checkpoint of its own: then it is what that attempt started from.
-    Checkpoints from before a fresh start (`JobDirectory.renew`) do not count.
+    Checkpoints from before a fresh start (`JobDirectory.renew`) do not count. Neither do fences of
+    another lineage: a driver that began before a fresh start may put one above what came later.
 
     Raises:
         CheckpointNotFoundError: What that attempt started from does not exist any more.
@@ -262,10 +263,12 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
             slot = log.get(number)
         except CheckpointNotFoundError:
             return resume_point(log, directory)  # dropped since, so a newer one is there
-        if info is None or slot.job_id != info.job_id:
+        if info is None:
             return None
         if isinstance(slot, Manifest):
-            return ResumePoint(manifest=slot)
+            return ResumePoint(manifest=slot) if slot.job_id == info.job_id else None
+        if slot.job_id != info.job_id:
+            continue
         if slot.ended:
             return None
         if slot.start is not None:
