@@ -19,6 +19,7 @@ from turnback.api.client import JobClient
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.driver import runner
+from turnback.driver.attempt import Attempt
 from turnback.driver.matched import commit_promised
 from turnback.job.directory import JobDirectory
 
@@ -302,3 +303,31 @@ def test_a_fresh_start_that_fails_before_it_is_decided_gives_nothing_up(
     for _ in range(2):  # the second time it is what an attempt of another lineage started from
         two_sinks.run(start_from=f"chk-{two_sinks.newest}")
         assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["its own", "from before a fresh start"])
+def test_a_start_survives_crashes_after_its_checkpoint_is_dropped(
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    """None of these attempts lives to take a checkpoint, so each one needs the files again."""
+    first = two_sinks.jobs.checkpoints()[0]
+    two_sinks.run()
+    if fresh:
+        two_sinks.run(fresh=True)
+    before = len(two_sinks.out()["a"])
+
+    def killed(self: Attempt) -> None:
+        raise RuntimeError("killed before a checkpoint")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Attempt, "_drive", killed)
+        with pytest.raises(JobFailedError, match="killed"):
+            two_sinks.run(start_from=first.name)
+        two_sinks.jobs.log().remove(first.number)
+        for _ in range(3):
+            with pytest.raises(JobFailedError, match="killed"):
+                two_sinks.run()
+    two_sinks.run()
+    assert len(two_sinks.out()["a"]) == before + 1  # "c" again
+    two_sinks.run()
+    assert len(two_sinks.out()["a"]) == before + 1

@@ -114,7 +114,7 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
         info = directory.attempt(attempt) if attempt > manifest.attempt else None
         if info is None:
             continue
-        if info.checkpoint == manifest.number or info.snapshot == snapshot.origin.uri:
+        if info.checkpoint == manifest.number:
             # It recorded its start when what is promised was committed, so that a driver it has
             # replaced had nothing left to roll back.
             return

@@ -219,7 +219,10 @@ class JobRunner:
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
             is_over = matched is not None and matched.is_over
-            context = AttemptContext(fence, log, manifest, sinks, history, redriven, is_over)
+            origin = matched.logged if matched else None
+            context = AttemptContext(
+                fence, log, manifest, sinks, history, redriven, is_over, origin
+            )
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
@@ -263,15 +266,15 @@ class JobRunner:
 
     def _record_start(self, log: CheckpointLog, matched: Matched | None, *, told: bool) -> None:
         """Make durable what an attempt starts from: other starts go on from there as well."""
-        own = matched.own if matched else None
-        snapshot = matched.snapshot.origin.uri if matched and not own else None
+        chosen = matched.logged if matched else None
+        snapshot = matched.snapshot.origin.uri if matched and not chosen else None
         goes_on = matched is not None and matched.goes_on
-        abandoned = abandoned_output(log, matched.logged if matched else None)
+        abandoned = abandoned_output(log, chosen)
         if told:
-            log.record_start(StartPoint(checkpoint=own, snapshot=snapshot, goes_on=goes_on))
+            log.record_start(StartPoint(checkpoint=chosen, snapshot=snapshot, goes_on=goes_on))
         self._directory.record_attempt(
             log.own_fence.attempt,
-            checkpoint=own.number if own else None,
+            checkpoint=chosen.number if chosen else None,
             snapshot=snapshot,
             abandoned=abandoned,
             started=self.spec.started,

@@ -281,9 +281,30 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
         if started.snapshot is not None:
             return ResumePoint(snapshot=started.snapshot)
         if started.checkpoint is not None:
-            return ResumePoint(_manifest(log, started.checkpoint), goes_on=started.goes_on)
+            checkpoint = _started_from(log, started.checkpoint, number)
+            return ResumePoint(checkpoint, goes_on=started.goes_on)
         return None
     return None
+
+
+def _started_from(log: CheckpointLog, number: int, fence: int) -> Manifest:
+    """Return the checkpoint that the attempt with this fence has started from.
+
+    If a driver that was replaced has dropped it since, an earlier attempt was told to start from
+    it, and its slot holds a copy.
+    """
+    try:
+        return _manifest(log, number)
+    except CheckpointNotFoundError:
+        for slot in map(log.get, reversed([n for n in log.numbers() if n < fence])):
+            if isinstance(slot, Manifest):
+                break
+            if slot.start is not None:
+                told = slot.start.checkpoint
+                if told is not None and told.number == number:
+                    return told
+                break
+        raise
 
 
 # -- texts

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from coordinator_fakes import HookedStorage, Job, memory, state_file, take_fence
+from coordinator_fakes import (
+    HookedStorage,
+    InlineExecutor,
+    Job,
+    RecordingCommitter,
+    cut,
+    memory,
+    state_file,
+    take_fence,
+)
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest, StartPoint
@@ -187,6 +196,32 @@ def test_what_an_attempt_starts_from_is_not_swept_when_its_checkpoint_is_gone() 
     ).start(thread=False)
     coordinator.close()
     assert set(oldest.files()) <= set(files.list("state"))
+
+
+def test_what_an_attempt_starts_from_stays_until_it_has_a_checkpoint() -> None:
+    """Its epochs need it no longer, but the next start does if this attempt dies."""
+    files = memory()
+    first(files, keep=2)
+    oldest = CheckpointLog(files).scan().manifests[0]
+    log = CheckpointLog(files)
+    take_fence(log, nonce="second")
+    files.delete(slot_path(oldest.number))
+    coordinator = CheckpointCoordinator(
+        *(
+            log,
+            CheckpointSettings(interval_ms=None, num_retained=1),
+            {"sink": RecordingCommitter()},
+        ),
+        max_parallelism=128,
+        executor=InlineExecutor,
+        inherited=oldest.files(),
+    ).start(thread=False)
+    for epoch in (2, 3):
+        coordinator.epoch_confirmed(cut(epoch, [state_file(files, f"state/2/{epoch}")]))
+        assert set(oldest.files()) <= set(files.list("state"))
+    coordinator.trigger()
+    coordinator.tick()
+    assert files.list("state") == ["state/2/3"]
 
 
 def test_a_new_job_that_another_driver_creates_meanwhile_is_complete() -> None:
