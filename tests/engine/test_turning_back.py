@@ -159,10 +159,16 @@ def test_a_fresh_start_leaves_nothing_staged(
     assert "that sink 'a' had written and not published before the job was started" in caplog.text
 
 
+@pytest.mark.parametrize("how", ["told", "fresh"])
 def test_a_start_that_was_overtaken_turns_nothing_back(
-    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Another driver is about to commit what the newest checkpoint has promised."""
+    turns_back: dict[str, Any] = {"start_from": two_sinks.saved}
+    keeps: dict[str, Any] = {}
+    if how == "fresh":
+        turns_back = {"fresh": True}
+        keeps = {"start_from": f"chk-{two_sinks.newest}"}
     monkeypatch.setattr(JobDirectory, "require_free", lambda self: None)
     overtaken = threading.Event()
     refused = threading.Event()
@@ -170,7 +176,7 @@ def test_a_start_that_was_overtaken_turns_nothing_back(
 
     def commit(*args: Any) -> None:
         if not other:
-            other.append(two_sinks.jobs.start(two_sinks.program(), bounded=True))
+            other.append(two_sinks.jobs.start(two_sinks.program(), bounded=True, **keeps))
             assert overtaken.wait(60)
         else:
             overtaken.set()
@@ -179,7 +185,7 @@ def test_a_start_that_was_overtaken_turns_nothing_back(
 
     monkeypatch.setattr(runner, "commit_promised", commit)
     with pytest.raises(FencedError, match="has taken over"):
-        two_sinks.run(start_from=two_sinks.saved)
+        two_sinks.run(**turns_back)
     refused.set()
     other[0].result(60)
     assert two_sinks.out() == {"a": [*SAVED, ("c", 1)], "b": [*SAVED, ("c", 1)]}
@@ -196,9 +202,9 @@ def test_a_start_survives_that_its_checkpoint_is_dropped(two_sinks: TwoSinks) ->
 
 
 class HeldUp:
-    """A plain start that has opened the job, and is held up before its fence."""
+    """A start, plain unless told, that has opened the job, and is held up before its fence."""
 
-    def __init__(self, two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
         opened = threading.Event()
         self.go = threading.Event()
         fence = runner.JobRunner._fence
@@ -211,7 +217,7 @@ class HeldUp:
 
         monkeypatch.setattr(JobDirectory, "require_free", lambda self: None)
         monkeypatch.setattr(runner.JobRunner, "_fence", held)
-        self.client = two_sinks.jobs.start(two_sinks.program(), bounded=True)
+        self.client = two_sinks.jobs.start(two_sinks.program(), bounded=True, **how)
         assert opened.wait(60)
 
 
@@ -228,6 +234,17 @@ def test_a_driver_that_began_before_a_fresh_start_goes_on_with_that(
     )
     two_sinks.run()
     assert two_sinks.out() == out  # nothing was written twice
+
+
+def test_a_checkpoint_that_is_given_up_after_it_was_checked_is_refused(
+    two_sinks: TwoSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = HeldUp(two_sinks, monkeypatch, start_from=f"chk-{two_sinks.newest}")
+    with two_sinks.down("b", "recover"), pytest.raises(JobFailedError, match="b is down"):
+        two_sinks.run(start_from=two_sinks.saved)
+    late.go.set()
+    with pytest.raises(ConfigurationError, match="the output that it promised was rolled back"):
+        late.client.result(60)
 
 
 def test_of_a_plain_and_a_fresh_start_at_once_one_is_left(

@@ -25,7 +25,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.driver.attempt import Attempt
-from turnback.driver.context import AttemptContext, Heartbeat, JobContext
+from turnback.driver.context import AttemptContext, Heartbeat, JobContext, Tenure
 from turnback.driver.engine import Engine
 from turnback.driver.job import (
     ClaimMode,
@@ -214,6 +214,8 @@ class JobRunner:
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
             self._record_start(log, matched, told=first and self.spec.start_from is not None)
+            # Whoever takes over after this reads what was given up, and before it is rolled back.
+            log.check_fence()
             roll_back_leftovers(sinks)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
@@ -333,6 +335,10 @@ class JobRunner:
         self._claimed = None
         if claimed is not None:
             try:
+                # A driver that has taken over may have been told to start from it.
+                tenure = Tenure(self._directory)
+                tenure.attempt = self._fenced
+                tenure.check()
                 SavepointDirectory(storage_of(claimed.storage)).delete()
             except TurnbackError as e:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)

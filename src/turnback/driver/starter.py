@@ -142,7 +142,10 @@ class Starter:
         """Match a snapshot, unless that was done when the start was checked.
 
         The job may have been created since then, by another driver, and the checkpoint be its own.
+        Or another driver has given up what the checkpoint promises: that is asked every time.
         """
+        if snapshot.checkpoint_in(self._storage) is not None:
+            require_kept_output(self._directory, snapshot)
         checked = self._checked
         if checked is None or checked.snapshot != snapshot:
             return self.match(snapshot, job_id, known=known)
@@ -162,8 +165,6 @@ class Starter:
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
         logged = snapshot.checkpoint_in(self._storage)
-        if logged is not None:
-            require_kept_output(self._directory, snapshot)
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
             return Matched(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
