@@ -139,8 +139,16 @@ class HookedStorage:
         return result
 
 
-def take_fence(log: CheckpointLog, nonce: str = "n", pid: int = 1, job_id: str = "id") -> Fence:
-    return log.fence(job="job", job_id=job_id, created_ms=0, host="host", pid=pid, nonce=nonce)
+def take_fence(
+    log: CheckpointLog,
+    nonce: str = "n",
+    pid: int = 1,
+    job_id: str = "id",
+    after: int | None = None,
+) -> Fence:
+    return log.fence(
+        job="job", job_id=job_id, created_ms=0, host="host", pid=pid, nonce=nonce, after=after
+    )
 
 
 def state_file(storage: Storage, path: str, data: bytes = b"state", epoch: int = 1) -> StateFile:

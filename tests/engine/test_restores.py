@@ -1,11 +1,13 @@
 """Starting changed programs from a savepoint: every output is that of a run that never stopped."""
 
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator_fakes import take_fence
 from job_support import COUNTED, Count, Jobs, counted
 from saved_jobs import FIRST, SECOND, events, save
 from turnback import (
@@ -19,9 +21,11 @@ from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
+    FencedError,
     IncompatibleStateError,
     JobFailedError,
 )
+from turnback.driver.runner import JobRunner
 from turnback.snapshot.directory import SavepointDirectory
 
 
@@ -270,6 +274,24 @@ def test_a_claimed_savepoint_goes_when_it_is_not_needed_any_more(jobs: Jobs, sav
     jobs.feed("events", {"k": "a", "n": 1})
     Program(jobs).build(jobs.env()).execute("job", bounded=True)
     assert jobs.out("counts") == counted(FIRST + SECOND + "a")
+
+
+def test_a_replaced_driver_leaves_the_savepoint_that_it_claimed(
+    jobs: Jobs, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor may have been told to start from there again."""
+    drop = JobRunner._drop_claimed
+
+    def replaced(self: JobRunner) -> None:
+        if self._claimed is not None:
+            take_fence(jobs.log(), nonce="another", job_id=self.report.job_id)
+        drop(self)
+
+    monkeypatch.setattr(JobRunner, "_drop_claimed", replaced)
+    env = Program(jobs).build(jobs.env())
+    with suppress(FencedError):  # unless that was its last checkpoint
+        env.execute("job", bounded=True, start_from=saved, claim_mode=ClaimMode.CLAIM)
+    SavepointDirectory.locate(saved).load()
 
 
 def test_what_is_refused_before_anything_is_written(jobs: Jobs, saved: Path) -> None:

@@ -117,7 +117,8 @@ class Ledger:
     """What the coordinator knows: the newest cut, checkpoints under way, requests, failures.
 
     The coordinator guards it with its lock. Times are milliseconds of the monotonic clock. The
-    `inherited` files are those the attempt started from, needed until its first epoch is confirmed.
+    `inherited` files are those the attempt started from, needed until a checkpoint of its own is
+    durable: the next start may need them again, and retention need not have their checkpoint.
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class Ledger:
         """A durable manifest holds the transactions of all epochs up to this one."""
         self.durable_number = 0
         """The number of that manifest."""
-        self._live: frozenset[str] = frozenset(inherited)
+        self._inherited = frozenset(inherited)
+        self._live = self._inherited
         # Their manifests may still become durable, even if they are discarded meanwhile.
         self._writing: set[PendingCheckpoint] = set()
         # Files of manifests of which it is not known whether they were written.
@@ -295,7 +297,8 @@ class Ledger:
         """Return the files that the running epoch or a checkpoint under way needs."""
         # One that commits may have lost its manifest to retention, and can still be pinned.
         under_way = (*self.in_flight, *self._writing)
-        return self._uncertain.union(self._live, *(p.cut.paths for p in under_way))
+        started_from = self._inherited if self.durable_epoch < 0 else ()
+        return self._uncertain.union(self._live, started_from, *(p.cut.paths for p in under_way))
 
     def _end(self, pending: PendingCheckpoint, now: int) -> None:
         self.in_flight.remove(pending)

@@ -387,12 +387,21 @@ class CheckpointLog:
             taken = self.get(mine.number)
         except CheckpointNotFoundError:
             return  # a checkpoint, which was dropped since
-        if isinstance(taken, Fence):
+        if isinstance(taken, Fence) and self._is_rival(taken, mine):
             raise FencedError(
                 f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "
                 f"the same moment and won attempt {taken.attempt}. This one has written nothing; "
                 "leave it stopped"
             )
+
+    @staticmethod
+    def _is_rival(taken: Fence, mine: Fence) -> bool:
+        """Whether a fence in the slot of this start is that of another start.
+
+        The storage may perform a write late that it has answered with an error. Of an older attempt
+        that is what it was told to start from, or its end; of this driver, a fence it has given up.
+        """
+        return taken.attempt >= mine.attempt and taken.nonce != mine.nonce
 
     def _own_late_write(self, own: Fence, number: int) -> Manifest:
         taken = self.get(number)

@@ -152,7 +152,7 @@ class StartPoint(msgspec.Struct, frozen=True, kw_only=True):
     """What the user told an attempt to start from, instead of the newest checkpoint."""
 
     checkpoint: Manifest | None = None
-    """One of the job's own. A copy: the driver that was replaced may be about to drop it."""
+    """One of the job's log. A copy: the driver that was replaced may be about to drop it."""
     snapshot: str | None = None
     """Where any other snapshot is, such as a savepoint."""
     goes_on: bool = False

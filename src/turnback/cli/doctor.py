@@ -190,8 +190,8 @@ def installed_version(name: str) -> str | None:
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
     """Check that files can be written to, read and deleted from a directory or object store."""
     from turnback.storage.local import LocalStorage
+    from turnback.storage.locations import display_path
     from turnback.storage.open import open_storage
-    from turnback.views.locations import display_path
 
     is_s3 = uri.lower().startswith("s3")
     path = f"_doctor-{uuid.uuid4().hex}"

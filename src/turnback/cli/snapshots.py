@@ -94,7 +94,7 @@ def _print_snapshot(out: Output, view: SnapshotView) -> None:
 
 
 def _facts(out: Output, view: SnapshotView) -> list[tuple[str, Value]]:
-    from turnback.views.locations import display_path
+    from turnback.storage.locations import display_path
 
     return [
         (view.kind, view.id),
@@ -235,7 +235,7 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
     from turnback.operations.deletion import dispose as delete
-    from turnback.views.locations import display_path
+    from turnback.storage.locations import display_path
     from turnback.views.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name, whole=True)

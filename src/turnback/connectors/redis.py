@@ -17,13 +17,13 @@ from turnback.core.extras import require
 from turnback.sinks.base import (
     CommitterContext,
     WriterContext,
-    canonical_directory,
     directory_digest,
     name_sink,
     require_newest_attempt,
 )
 from turnback.sinks.idempotent import IdempotentSink
 from turnback.sinks.passwords import hide, password_of, without_secret_parameters
+from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch, stream_columns
 from turnback.values.plain_values import json_column, text_column
 from turnback.values.typeinfo import TypeInfo

@@ -66,7 +66,7 @@ class Attempt:
             clock=job.clock,
             on_failure=lambda _: self._wake.set(),
             pins=job.pins,
-            inherited=snapshot.files() if snapshot else (),
+            inherited=context.inherited(),
         )
         self._epochs = Epochs(job, context, self._query, self.coordinator, on_epoch)
         job_id = context.fence.job_id

@@ -71,6 +71,13 @@ class AttemptContext:
     """How far it is with dead letters that are fed back."""
     is_over: bool = False
     """Whether the job has come to its end with what it starts from: there is nothing to run."""
+    origin: Manifest | None = None
+    """What the restore point was made of, if that is in the job's own log."""
+
+    def inherited(self) -> set[str]:
+        """The files that this attempt starts from, and any other that starts from the same."""
+        manifests = (self.restore_point, self.origin)
+        return {path for manifest in manifests if manifest for path in manifest.files()}
 
 
 class Tenure:

@@ -23,6 +23,8 @@ class Matched:
     snapshot: Snapshot
     own: Manifest | None
     """It as a checkpoint of the job's own, if it is one."""
+    logged: Manifest | None = None
+    """It as a checkpoint in the job's own log; `own`, or one from before a fresh start."""
     claims: Match | None = None
     """Who gets what of it, if it has to be taken in."""
     upgrade: bool = False
@@ -67,17 +69,17 @@ def commit_promised(log: CheckpointLog, sinks: JobSinks, matched: Matched | None
             log.record_commit(manifest.number, done, targets)
 
 
-def abandoned_output(log: CheckpointLog, job_id: str, own: Manifest | None) -> tuple[int, ...]:
-    """The job's checkpoints whose promised output is rolled back by a start from `own`.
+def abandoned_output(log: CheckpointLog, chosen: Manifest | None) -> tuple[int, ...]:
+    """The checkpoints of a log whose promised output is rolled back by a start from `chosen`.
 
-    With None it starts from something else than a checkpoint of its own.
+    With None it starts from something that is not in the log. Checkpoints from before a fresh start
+    are among them, because sinks roll back their output as well. Later it cannot be told any more:
+    what the new lineage commits has greater numbers, which cover those of the old one.
     """
     return tuple(
         manifest.number
         for manifest in log.scan().manifests
-        if manifest.job_id == job_id
-        and (own is None or manifest.number != own.number)
-        and log.uncommitted(manifest)
+        if (chosen is None or manifest.number != chosen.number) and log.uncommitted(manifest)
     )
 
 

@@ -25,7 +25,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.driver.attempt import Attempt
-from turnback.driver.context import AttemptContext, Heartbeat, JobContext
+from turnback.driver.context import AttemptContext, Heartbeat, JobContext, Tenure
 from turnback.driver.engine import Engine
 from turnback.driver.job import (
     ClaimMode,
@@ -141,13 +141,9 @@ class JobRunner:
         if isinstance(storage, LocalStorage):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
-        self._info = self._directory.renew() if self.spec.fresh else self._directory.open()
-        self.report.job_id = self._info.job_id
-        self._throughput.begin(self._info.job_id)
+        self._run_as(self._directory.renew() if self.spec.fresh else self._directory.open())
         if self.spec.resumed:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
-        self._tell_supervisor()
-        remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy = self.spec.restart.create()
         same = SameErrors(self.spec.same_error_limit)
         beating = self._heartbeat.beating()
@@ -174,6 +170,14 @@ class JobRunner:
         self._cancelled.set()
         if self.attempt is not None:
             self.attempt.stop()
+
+    def _run_as(self, info: JobInfo) -> None:
+        """Run the job under this identity from now on."""
+        self._info = info
+        self.report.job_id = info.job_id
+        self._throughput.begin(info.job_id)
+        self._tell_supervisor()
+        remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
 
     def _tell_supervisor(self) -> None:
         if self.spec.run is not None:
@@ -212,12 +216,17 @@ class JobRunner:
                 self.requests.save_before_upgrade(matched.own)
             self._record_start(log, matched, told=first and self.spec.start_from is not None)
             record_left_out(log, matched)
+            # Whoever takes over after this reads what was given up, and before it is rolled back.
+            log.check_fence()
             roll_back_leftovers(sinks)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
             is_over = matched is not None and matched.is_over
-            context = AttemptContext(fence, log, manifest, sinks, history, redriven, is_over)
+            origin = matched.logged if matched else None
+            context = AttemptContext(
+                fence, log, manifest, sinks, history, redriven, is_over, origin
+            )
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
@@ -234,39 +243,42 @@ class JobRunner:
         return None
 
     def _fence(self, log: CheckpointLog) -> Fence:
-        fence = log.fence(
-            job=self._info.job,
-            job_id=self._info.job_id,
-            created_ms=self._clock.now_ms(),
-            host=socket.gethostname(),
-            pid=getpid(),
-            nonce=self._nonce,
-            after=self._fenced,
-        )
-        self._fenced = fence.attempt
-        self._attempts.add(fence.attempt)
-        self._require_same_job()
-        return fence
+        """Take a fence of the job as it is now.
 
-    def _require_same_job(self) -> None:
-        """Refuse to go on as a job that another driver has started afresh since this one began."""
-        info = self._directory.info()
-        if info is None or info.job_id != self._info.job_id:
-            raise FencedError(
-                f"job {self.spec.name!r}: another driver has started it afresh. Stop this driver"
+        Another driver may have started it afresh since this one began. That one is stopped by the
+        fence, so this one goes on in its place: if both ended, nobody would run the job.
+        """
+        while True:
+            fence = log.fence(
+                job=self._info.job,
+                job_id=self._info.job_id,
+                created_ms=self._clock.now_ms(),
+                host=socket.gethostname(),
+                pid=getpid(),
+                nonce=self._nonce,
+                after=self._fenced,
             )
+            self._fenced = fence.attempt
+            self._attempts.add(fence.attempt)
+            info = self._directory.info()
+            if info is None:
+                raise FencedError(f"job {self.spec.name!r} was deleted. Stop this driver")
+            if info.job_id == self._info.job_id:
+                return fence
+            _LOG.warning("job %r was started afresh meanwhile, and goes on so", self.spec.name)
+            self._run_as(info)
 
     def _record_start(self, log: CheckpointLog, matched: Matched | None, *, told: bool) -> None:
         """Make durable what an attempt starts from: other starts go on from there as well."""
-        own = matched.own if matched else None
-        snapshot = matched.snapshot.origin.uri if matched and not own else None
+        chosen = matched.logged if matched else None
+        snapshot = matched.snapshot.origin.uri if matched and not chosen else None
         goes_on = matched is not None and matched.goes_on
-        abandoned = abandoned_output(log, self._info.job_id, own)
+        abandoned = abandoned_output(log, chosen)
         if told:
-            log.record_start(StartPoint(checkpoint=own, snapshot=snapshot, goes_on=goes_on))
+            log.record_start(StartPoint(checkpoint=chosen, snapshot=snapshot, goes_on=goes_on))
         self._directory.record_attempt(
             log.own_fence.attempt,
-            checkpoint=own.number if own else None,
+            checkpoint=chosen.number if chosen else None,
             snapshot=snapshot,
             abandoned=abandoned,
             started=self.spec.started,
@@ -325,6 +337,10 @@ class JobRunner:
         self._claimed = None
         if claimed is not None:
             try:
+                # A driver that has taken over may have been told to start from it.
+                tenure = Tenure(self._directory)
+                tenure.attempt = self._fenced
+                tenure.check()
                 SavepointDirectory(storage_of(claimed.storage)).delete()
             except TurnbackError as e:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)

@@ -142,7 +142,10 @@ class Starter:
         """Match a snapshot, unless that was done when the start was checked.
 
         The job may have been created since then, by another driver, and the checkpoint be its own.
+        Or another driver has given up what the checkpoint promises: that is asked every time.
         """
+        if snapshot.checkpoint_in(self._storage) is not None:
+            require_kept_output(self._directory, snapshot)
         checked = self._checked
         if checked is None or checked.snapshot != snapshot:
             return self.match(snapshot, job_id, known=known)
@@ -161,13 +164,12 @@ class Starter:
                 lost unasked.
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
-        if own is not None:
-            require_kept_output(self._directory, snapshot)
+        logged = snapshot.checkpoint_in(self._storage)
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
-            return Matched(snapshot, own, sinks=sinks, watermarks=own.watermarks)
-        if own is not None and self._spec.start_from is not None:
-            require_files(self._directory, own)
+            return Matched(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
+        if logged is not None and self._spec.start_from is not None:
+            require_files(self._directory, logged)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
@@ -180,6 +182,7 @@ class Starter:
         return Matched(
             snapshot,
             own,
+            logged,
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
             sinks=claims.sinks,

@@ -194,7 +194,7 @@ class JobDirectory:
         goes_on: bool = False,
         commits_every_epoch: bool | None = None,
     ) -> None:
-        """Record what an attempt starts from; the records of very old ones are dropped."""
+        """Record what an attempt starts from; those of very old ones are dropped if not needed."""
         if started is not None and started.text is not None and started.digest is not None:
             with suppress(AlreadyExistsError):
                 path = _script_path(started.digest)
@@ -213,8 +213,27 @@ class JobDirectory:
             commits_every_epoch=commits_every_epoch,
         )
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
-        for old in self.attempts()[:-_MAX_ATTEMPTS]:
-            self.storage.delete(f"attempts/{old}.json")
+        self._drop_old_attempts()
+
+    def _drop_old_attempts(self) -> None:
+        """Drop old records, but not those of checkpoints that were given up and are still there.
+
+        A start from one of these is refused, unless a later attempt has started from it.
+        """
+        old = self.attempts()[:-_MAX_ATTEMPTS]
+        checkpoints = set(self.storage.list("checkpoints")) if old else set()
+        given_up: set[int] = set()
+        for number in old:
+            try:
+                info = self.attempt(number)
+            except (CorruptFileError, FormatVersionError):
+                continue  # what it has given up is not known
+            if info is None:
+                continue
+            there = {n for n in info.abandoned if f"checkpoints/chk-{n}.json" in checkpoints}
+            given_up |= there
+            if not there and info.checkpoint not in given_up:
+                self.storage.delete(f"attempts/{number}.json")
 
     def attempt(self, number: int) -> AttemptInfo | None:
         """Return what an attempt started from, `None` if that is not recorded."""

@@ -30,7 +30,7 @@ from turnback.job.run import (
     RunningJob,
 )
 from turnback.job.status import JobState
-from turnback.views.locations import is_below, resolved
+from turnback.storage.locations import is_below, resolved
 
 # -P: the working directory may hold a file of the same name.
 SUPERVISOR = (sys.executable, "-P", "-m", "turnback.launch.supervisor")

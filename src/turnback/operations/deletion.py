@@ -23,9 +23,9 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import open_snapshot, resume_point
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
+from turnback.storage.locations import display_path, is_below, resolved
 from turnback.views.job import Job
 from turnback.views.jobs import Jobs
-from turnback.views.locations import display_path, is_below, normalized
 from turnback.views.model import View
 from turnback.worker.local_state import all_stores
 
@@ -82,7 +82,7 @@ def delete_job(job: Job, jobs: Jobs, *, savepoints: bool = False, force: bool = 
             Path(directory).rmdir()
     for stores in all_stores([]):
         owner = stores.owner()
-        if owner is not None and owner.directory == storage.uri:
+        if owner is not None and resolved(owner.directory) == resolved(storage.uri):
             stores.discard(f"job {job.name!r} was deleted")
     return Deleted(
         job=job.name,
@@ -151,7 +151,7 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
             f"{error}. Nothing was deleted; force it if you are sure"
         ) from error
     needed = point.snapshot if point is not None else None
-    if needed is not None and normalized(needed) == normalized(location):
+    if needed is not None and resolved(needed) == resolved(location):
         raise ConfigurationError(
             f"job {job.name!r} was started from {location} and has taken no checkpoint since: it "
             "could not be started again without it. Let it take a checkpoint first, or force it"
@@ -169,7 +169,7 @@ def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
         catalog = SavepointCatalog(job.directory.storage)
         try:
             entry = catalog.get(id)
-            if normalized(entry.path) != normalized(snapshot.origin.uri):
+            if resolved(entry.path) != resolved(snapshot.origin.uri):
                 return
             directory.load()
         except CheckpointNotFoundError:

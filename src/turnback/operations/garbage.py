@@ -30,10 +30,10 @@ from turnback.snapshot.directory import is_mark
 from turnback.snapshot.metadata import FILES, METADATA, SOURCES, STATE
 from turnback.storage.base import Storage
 from turnback.storage.local import LocalStorage
+from turnback.storage.locations import display_path, resolved
 from turnback.storage.open import open_storage
 from turnback.views.job import ENDED, Job
 from turnback.views.jobs import Jobs
-from turnback.views.locations import display_path, normalized
 from turnback.views.model import View
 from turnback.views.snapshots import exists
 
@@ -71,7 +71,7 @@ def _scan(
     every = jobs.all()
     try:
         attempts = [job.directory.attempt(n) for job in every for n in job.directory.attempts()]
-        started_from = {normalized(info.snapshot) for info in attempts if info and info.snapshot}
+        started_from = {resolved(info.snapshot) for info in attempts if info and info.snapshot}
     except StorageError as error:
         started_from = None
         yield Skipped(path=jobs.root, reason=f"records of savepoints: {error}")
@@ -209,7 +209,7 @@ def _stale_records(
     storage = job.directory.storage
     sizes = storage.sizes("savepoints")
     for entry in SavepointCatalog(storage).list():
-        if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
+        if resolved(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
         size = sizes.get(path, 0)

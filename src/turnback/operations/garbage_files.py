@@ -14,8 +14,8 @@ from turnback.core.errors import CheckpointError, StillNeededError, StorageError
 from turnback.job.liveness import LOST, is_terminal
 from turnback.snapshot.find import resume_point
 from turnback.storage.local import LocalStorage
+from turnback.storage.locations import display_path, is_below, resolved
 from turnback.views.job import Job
-from turnback.views.locations import display_path, is_below, resolved
 from turnback.views.model import View
 from turnback.views.summary import UNREADABLE
 from turnback.worker.local_state import LocalStores, StoreOwner, all_stores

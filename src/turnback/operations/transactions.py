@@ -141,6 +141,10 @@ def settle(
         pid=os.getpid(),
         nonce=uuid.uuid4().hex,
     )
+    if _info(job).job_id != info.job_id:
+        raise ConfigurationError(
+            f"job {job.name!r} was started afresh just now. Nothing was done; try again"
+        )
     # The dead driver may have written another checkpoint until the fence was taken.
     manifest = _manifest_to_commit(log, job.directory)
     if (dict(manifest.transactions) if manifest else {}) != pending:
@@ -167,9 +171,9 @@ def settle(
 
     if action is Action.COMMIT:
         settle_each(commit, _AGAIN)
+    _record_abandoned(job, log, manifest)
+    log.check_fence()  # a start that came meanwhile may not have read that
     if manifest is not None:
-        if action is Action.ABORT:
-            _record_abandoned(job, info, log, manifest)
         log.record_commit(manifest.number)
     if action is Action.COMMIT:
         settle_each(roll_back_leftovers, _AGAIN)
@@ -182,21 +186,24 @@ def settle(
     )
 
 
-def _record_abandoned(job: Job, info: JobInfo, log: CheckpointLog, manifest: Manifest) -> None:
+def _record_abandoned(job: Job, log: CheckpointLog, manifest: Manifest | None) -> None:
     """Record which other checkpoints have promised what is about to be rolled back.
 
-    Whoever aborts knows that the job goes on without it from `manifest`. A start from an older one,
+    Whoever aborts knows that the job goes on without it from `manifest`. A start from another one,
     to write it again, would go on without it as well.
     """
-    abandoned = abandoned_output(log, info.job_id, manifest)
+    abandoned = abandoned_output(log, manifest)
+    if not abandoned:
+        return
     point = resume_point(log, job.directory)
-    if abandoned and point is not None:
-        job.directory.record_attempt(
-            log.own_fence.attempt,
-            checkpoint=manifest.number,
-            abandoned=abandoned,
-            goes_on=point.goes_on,
-        )
+    resumed = point.manifest if point is not None else None
+    job.directory.record_attempt(
+        log.own_fence.attempt,
+        checkpoint=resumed.number if resumed is not None else None,
+        snapshot=point.snapshot if point is not None else None,
+        abandoned=abandoned,
+        goes_on=point.goes_on if point is not None else False,
+    )
 
 
 def _info(job: Job) -> JobInfo:

@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from turnback.core.errors import ConfigurationError, FencedError, SinkError, TurnbackError
 from turnback.state.files import StorageRef
+from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
@@ -33,14 +32,6 @@ def version_of(attempt: int, epoch: int) -> int:
 def attempt_of(version: int) -> int:
     """The attempt in a number that `version_of` made."""
     return version >> 40
-
-
-def canonical_directory(directory: str) -> str:
-    """A job directory's URI, the same by whatever links it was reached."""
-    url = urlsplit(directory)
-    if url.scheme != "file":
-        return directory
-    return Path(unquote(url.path)).resolve().as_uri()
 
 
 def directory_digest(directory: str) -> str:

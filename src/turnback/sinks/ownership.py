@@ -20,10 +20,11 @@ from turnback.core.errors import (
     SinkError,
     StorageError,
 )
-from turnback.sinks.base import CommitterContext, canonical_directory, name_sink
+from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.identity import HIDDEN, SinkIdentity, homes_of, job_home
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
+from turnback.storage.locations import canonical_directory
 
 SUFFIX = ".inprogress"
 """Ends the names of files that stand for output which is not published yet."""

@@ -28,6 +28,7 @@ from turnback.job.directory import JobDirectory
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
+from turnback.storage.locations import canonical_directory
 
 _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
@@ -88,8 +89,8 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     if slot is None:
         return load_savepoint(given, job.options)
     log = CheckpointLog(storage_of(StorageRef(slot[0], job.options)))
-    if log.uri == storage_of(job).uri:
-        return find_snapshot(slot[1], job)
+    if canonical_directory(log.uri) == canonical_directory(storage_of(job).uri):
+        return find_snapshot(slot[1], job)  # with what it has promised, however it is written
     # What another job has promised that job commits itself.
     return Snapshot(_manifest(log, slot[1]), StorageRef(log.uri, job.options))
 
@@ -249,7 +250,8 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
 
     That is its newest checkpoint, unless an attempt was started from something else after that
     and did not live to take a checkpoint of its own: then it is what that attempt started from.
-    Checkpoints from before a fresh start (`JobDirectory.renew`) do not count.
+    Checkpoints from before a fresh start (`JobDirectory.renew`) do not count. Neither do fences of
+    another lineage: a driver that began before a fresh start may put one above what came later.
 
     Raises:
         CheckpointNotFoundError: What that attempt started from does not exist any more.
@@ -261,10 +263,12 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
             slot = log.get(number)
         except CheckpointNotFoundError:
             return resume_point(log, directory)  # dropped since, so a newer one is there
-        if info is None or slot.job_id != info.job_id:
+        if info is None:
             return None
         if isinstance(slot, Manifest):
-            return ResumePoint(manifest=slot)
+            return ResumePoint(manifest=slot) if slot.job_id == info.job_id else None
+        if slot.job_id != info.job_id:
+            continue
         if slot.ended:
             return None
         if slot.start is not None:
@@ -277,9 +281,30 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
         if started.snapshot is not None:
             return ResumePoint(snapshot=started.snapshot)
         if started.checkpoint is not None:
-            return ResumePoint(_manifest(log, started.checkpoint), goes_on=started.goes_on)
+            checkpoint = _started_from(log, started.checkpoint, number)
+            return ResumePoint(checkpoint, goes_on=started.goes_on)
         return None
     return None
+
+
+def _started_from(log: CheckpointLog, number: int, fence: int) -> Manifest:
+    """Return the checkpoint that the attempt with this fence has started from.
+
+    If a driver that was replaced has dropped it since, an earlier attempt was told to start from
+    it, and its slot holds a copy.
+    """
+    try:
+        return _manifest(log, number)
+    except CheckpointNotFoundError:
+        for slot in map(log.get, reversed([n for n in log.numbers() if n < fence])):
+            if isinstance(slot, Manifest):
+                break
+            if slot.start is not None:
+                told = slot.start.checkpoint
+                if told is not None and told.number == number:
+                    return told
+                break
+        raise
 
 
 # -- texts

@@ -144,8 +144,11 @@ class Snapshot:
 
         The directory decides: a copy of a checkpoint, or a forged one, has the same identity.
         """
-        here = self.storage.uri == storage.uri and self.job_id == job_id
-        return self.manifest if here else None
+        return self.checkpoint_in(storage) if self.job_id == job_id else None
+
+    def checkpoint_in(self, storage: StorageRef) -> Manifest | None:
+        """It as a checkpoint in this job directory, also from before the job was started afresh."""
+        return self.manifest if self.storage.uri == storage.uri else None
 
     def state(self, uid: str, name: str) -> SavedState:
         """One of its states; raises as `check_state` does."""

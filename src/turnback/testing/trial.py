@@ -20,11 +20,11 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     WriterContext,
-    canonical_directory,
     directory_digest,
 )
 from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
+from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 

@@ -28,8 +28,8 @@ from turnback.job.liveness import LOST, Liveness, is_terminal
 from turnback.job.status import JobState, Status, UnderWay
 from turnback.plan.sources import changed_files_text
 from turnback.storage.base import Storage
+from turnback.storage.locations import display_path
 from turnback.views import model
-from turnback.views.locations import display_path
 from turnback.views.model import CheckpointRow, CheckpointStatus
 
 RESTARTED = "RESTARTED"

@@ -32,6 +32,7 @@ from turnback.job.status import JobProgram
 from turnback.snapshot.find import find_snapshot
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
+from turnback.storage.locations import display_path, is_directory_of, last_segment
 from turnback.views import model
 from turnback.views.history import (
     AttemptLife,
@@ -40,7 +41,6 @@ from turnback.views.history import (
     grouped_failures,
     read_attempts,
 )
-from turnback.views.locations import display_path, is_directory_of, last_segment
 from turnback.views.model import OperatorNode
 from turnback.views.snapshots import savepoint_rows
 from turnback.views.summary import (

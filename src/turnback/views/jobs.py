@@ -20,9 +20,9 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.job.directory import JOB, JobDirectory, JobInfo, decode_info
+from turnback.storage.locations import display_path, is_directory_of, last_segment
 from turnback.storage.open import open_storage
 from turnback.views.job import Job
-from turnback.views.locations import display_path, is_directory_of, last_segment
 from turnback.views.model import JobSummary, SavepointRow
 from turnback.views.timeline import Timeline, timeline
 

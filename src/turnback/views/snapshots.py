@@ -23,7 +23,7 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import METADATA, SavepointMetadata, decode
 from turnback.snapshot.snapshot import Snapshot, state_rows
 from turnback.state.files import storage_of
-from turnback.views.locations import display_path
+from turnback.storage.locations import display_path
 from turnback.views.model import OperatorNode, SavepointRow, SnapshotView
 
 

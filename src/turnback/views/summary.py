@@ -15,7 +15,7 @@ from turnback.core.errors import CheckpointError, StorageError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.liveness import ACTIVE, Liveness, liveness_of, recent_restarts
 from turnback.job.status import JobProgram, JobState, Lag, Metrics, Status
-from turnback.views.locations import display_path
+from turnback.storage.locations import display_path
 from turnback.views.model import JobSummary, OperatorNode
 
 UNREADABLE = "UNREADABLE"

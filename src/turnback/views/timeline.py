@@ -11,9 +11,9 @@ from turnback.core.errors import StorageError
 from turnback.job.catalog import SavepointEntry
 from turnback.job.liveness import Liveness
 from turnback.snapshot.find import split_slot_path
+from turnback.storage.locations import display_path, normalized, resolved
 from turnback.views.history import AttemptLife, AttemptOrigin, read_origins
 from turnback.views.job import Job
-from turnback.views.locations import display_path, normalized
 from turnback.views.model import SavepointRow, View
 
 
@@ -74,9 +74,9 @@ def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
 
     Of all jobs only what they started from is looked at, and the lives of those that are related.
     """
-    family = {normalized(job.directory.storage.uri): _member(job)}
+    family = {resolved(job.directory.storage.uri): _member(job)}
     for other in jobs:
-        location = normalized(other.directory.storage.uri)
+        location = resolved(other.directory.storage.uri)
         if location in family:
             continue
         try:
@@ -114,7 +114,7 @@ class _Lineage:
     def __init__(self, family: Mapping[str, _Member]) -> None:
         self._family = family
         self._savepoints = {
-            normalized(entry.path): (member, entry)
+            resolved(entry.path): (member, entry)
             for member in family.values()
             for entry in member.savepoints
         }
@@ -169,11 +169,11 @@ class _Lineage:
             return None, None
         slot = split_slot_path(display_path(origin.snapshot))
         if slot is not None:
-            owner = self._family.get(normalized(slot[0]))
+            owner = self._family.get(resolved(slot[0]))
             return owner, _checkpoint(
                 normalized(slot[0]), owner.job.name if owner else None, slot[1]
             )
-        owner, entry = self._savepoints.get(normalized(origin.snapshot), (None, None))
+        owner, entry = self._savepoints.get(resolved(origin.snapshot), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
             job=owner.job.name if owner is not None else None,

@@ -6,14 +6,29 @@ from typing import Any
 
 import pytest
 
-from coordinator_fakes import HookedStorage, Job, memory, state_file, take_fence
+from coordinator_fakes import (
+    HookedStorage,
+    InlineExecutor,
+    Job,
+    RecordingCommitter,
+    cut,
+    memory,
+    state_file,
+    take_fence,
+)
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog, slot_path
-from turnback.checkpoint.manifest import Manifest
+from turnback.checkpoint.manifest import Manifest, StartPoint
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import FencedError, NotFoundError
+from turnback.core.errors import (
+    CommitStateUnknownError,
+    FencedError,
+    NotFoundError,
+    StorageError,
+)
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.snapshot.find import resume_point
+from turnback.storage.base import Storage
 from verification import verify
 
 
@@ -183,6 +198,32 @@ def test_what_an_attempt_starts_from_is_not_swept_when_its_checkpoint_is_gone() 
     assert set(oldest.files()) <= set(files.list("state"))
 
 
+def test_what_an_attempt_starts_from_stays_until_it_has_a_checkpoint() -> None:
+    """Its epochs need it no longer, but the next start does if this attempt dies."""
+    files = memory()
+    first(files, keep=2)
+    oldest = CheckpointLog(files).scan().manifests[0]
+    log = CheckpointLog(files)
+    take_fence(log, nonce="second")
+    files.delete(slot_path(oldest.number))
+    coordinator = CheckpointCoordinator(
+        *(
+            log,
+            CheckpointSettings(interval_ms=None, num_retained=1),
+            {"sink": RecordingCommitter()},
+        ),
+        max_parallelism=128,
+        executor=InlineExecutor,
+        inherited=oldest.files(),
+    ).start(thread=False)
+    for epoch in (2, 3):
+        coordinator.epoch_confirmed(cut(epoch, [state_file(files, f"state/2/{epoch}")]))
+        assert set(oldest.files()) <= set(files.list("state"))
+    coordinator.trigger()
+    coordinator.tick()
+    assert files.list("state") == ["state/2/3"]
+
+
 def test_a_new_job_that_another_driver_creates_meanwhile_is_complete() -> None:
     files = memory()
     slow = SlowStorage(files)
@@ -193,3 +234,48 @@ def test_a_new_job_that_another_driver_creates_meanwhile_is_complete() -> None:
 
     slow.between("get", "job.json", create)
     assert JobDirectory(slow, "job").open() == JobDirectory(files, "job").info()
+
+
+class LateStorage(HookedStorage):
+    """Storage that answers one write with an error, and performs it before the next like it."""
+
+    def __init__(self, inner: Storage, containing: str) -> None:
+        super().__init__(inner)
+        self._containing = containing.encode()
+        self._late: tuple[str, bytes] | None = None
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        if self._containing in data:
+            self._late = path, data
+            raise StorageError("no answer")
+        if self._late is not None and self._late[0] == path:
+            self.inner.put_if_absent(*self._late)
+            self._late = None
+        super().put_if_absent(path, data)
+
+
+@pytest.mark.parametrize("nonce", ["first", "second"], ids=["the same driver", "another driver"])
+@pytest.mark.parametrize("what", ["start", "ended"])
+def test_a_write_of_an_older_attempt_that_comes_late_is_no_rival(nonce: str, what: str) -> None:
+    files = memory()
+    old = first(files, keep=2).log.latest()
+    log = CheckpointLog(LateStorage(files, '"start":{' if what == "start" else '"ended":true'))
+    fence = take_fence(log, nonce="first")
+    with pytest.raises(CommitStateUnknownError):
+        log.record_start(StartPoint(checkpoint=old)) if what == "start" else log.end()
+    after = fence.attempt if nonce == "first" else None
+    successor = take_fence(CheckpointLog(log.storage), nonce=nonce, after=after)
+    assert (successor.number, successor.attempt) == (fence.number + 2, fence.attempt + 1)
+    assert CheckpointLog(files).newest() == successor
+    with pytest.raises(FencedError):
+        log.check_fence()
+
+
+def test_a_fence_of_its_own_that_comes_late_is_no_rival() -> None:
+    files = memory()
+    late = LateStorage(files, '"slot":"fence"')
+    with pytest.raises(CommitStateUnknownError):
+        take_fence(CheckpointLog(late), nonce="first")
+    late._containing = b"nothing any more"
+    fence = take_fence(CheckpointLog(late), nonce="first", pid=2)
+    assert CheckpointLog(files).newest() == fence

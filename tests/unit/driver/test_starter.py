@@ -9,7 +9,9 @@ from turnback.driver.starter import Starter
 def test_a_checkpoint_that_has_become_the_jobs_own_is_matched_again() -> None:
     """Another driver may create the job between the check of a start and the start."""
     starter: Any = object.__new__(Starter)
-    snapshot = SimpleNamespace(own_checkpoint=lambda storage, job_id: "manifest")
+    snapshot = SimpleNamespace(
+        checkpoint_in=lambda storage: None, own_checkpoint=lambda storage, job_id: "manifest"
+    )
     checked = SimpleNamespace(snapshot=snapshot, own=None)
     starter._storage = None
     starter._checked = checked

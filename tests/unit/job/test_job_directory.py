@@ -108,6 +108,25 @@ def test_attempts_are_recorded_and_old_records_dropped() -> None:
     assert len(directory.storage.list("attempts")) == 100
 
 
+def test_records_of_checkpoints_that_were_given_up_stay_as_long_as_these() -> None:
+    directory = JobDirectory(memory(), "job", ManualClock(7))
+    for number in (2, 3):
+        directory.storage.put(f"checkpoints/chk-{number}.json", b"")
+    directory.record_attempt(1, abandoned=(2, 3))
+    directory.record_attempt(2, checkpoint=3)
+    directory.record_attempt(3, abandoned=(1,))
+    directory.storage.put("attempts/4.json", b"damaged")
+    for attempt in range(5, 110):
+        directory.record_attempt(attempt, checkpoint=50)
+    assert directory.attempts()[:4] == [1, 2, 4, 10]
+    directory.storage.delete("checkpoints/chk-3.json")
+    directory.record_attempt(110)
+    assert directory.attempts()[:3] == [1, 4, 11]
+    directory.storage.delete("checkpoints/chk-2.json")
+    directory.record_attempt(111)
+    assert directory.attempts()[:2] == [4, 12]
+
+
 def test_status_keeps_what_was_said_before() -> None:
     directory = JobDirectory(memory(), "job", ManualClock(5))
     assert directory.status() is None

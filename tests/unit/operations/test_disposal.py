@@ -52,6 +52,25 @@ def test_a_checkpoint_is_refused(job, root):
     assert job.log.latest().number == 3
 
 
+@pytest.mark.parametrize("spelled", ["jobs/../sp", "link/sp", "link/jobs/./../sp/"])
+def test_a_savepoint_that_a_job_needs_however_it_is_written(saved, root, tmp_path, spelled):
+    (tmp_path / "link").symlink_to(tmp_path)
+    fork = FakeJob(root, "fork")
+    fork.attempt(snapshot=saved.origin.uri)
+    jobs = Jobs(root)
+    with pytest.raises(ConfigurationError, match="job 'fork' was started from"):
+        dispose(open_snapshot(f"{tmp_path}/{spelled}", jobs), jobs)
+    assert is_there(tmp_path)
+
+
+def test_the_record_of_a_savepoint_that_was_written_otherwise_goes(job, saved, root, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    jobs = Jobs(root)
+    dispose(open_snapshot(f"{tmp_path}/link/sp", jobs), jobs)
+    assert not is_there(tmp_path)
+    assert job.catalog.list() == []
+
+
 def test_a_savepoint_that_a_job_would_go_on_from(saved, root, tmp_path):
     fork = FakeJob(root, "fork")
     fork.attempt(snapshot=saved.origin.uri)

@@ -95,6 +95,24 @@ def test_a_job_that_would_go_on_from_something_else_still_does(place, started):
     assert resume_point(place.log, place.directory) == before
 
 
+@pytest.mark.parametrize("action", list(Action))
+@pytest.mark.parametrize("turned", ["afresh", "to a savepoint"])
+def test_what_settling_rolls_back_is_given_up(place, action, turned):
+    """The driver that turned the job back had died before it could say so."""
+    place.die()
+    if turned == "afresh":
+        place.directory.renew()
+    else:
+        place.job.attempt(snapshot="file:///sp")
+    before = resume_point(place.log, place.directory)
+    settle(place.job, action)
+    assert place.staged() == []
+    assert resume_point(place.log, place.directory) == before
+    given_up = Snapshot(place.promising, place.storage, place.log.uncommitted(place.promising))
+    with pytest.raises(ConfigurationError, match="records would be lost"):
+        require_kept_output(place.directory, given_up)
+
+
 def test_nothing_to_settle(place):
     place.record()
     place.job.checkpoint(STATE)

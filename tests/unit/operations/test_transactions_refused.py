@@ -18,6 +18,7 @@ from turnback.core.errors import (
 from turnback.driver.sinks import recorded_sinks
 from turnback.job.run import ProcessId
 from turnback.job.status import JobState, StatusUpdate
+from turnback.operations import transactions
 from turnback.operations.transactions import Action, list_transactions, settle
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 
@@ -221,3 +222,17 @@ def test_a_driver_that_starts_at_the_same_moment_wins_or_loses_as_a_whole(place,
     with pytest.raises(FencedError):
         settle(place.job, Action.ABORT)
     assert place.visible() == [1, 2]
+
+
+def test_a_job_that_is_started_afresh_meanwhile(place, monkeypatch):
+    place.die()
+    usable = transactions._usable_sinks
+
+    def renewed(*args):
+        place.directory.renew()
+        return usable(*args)
+
+    monkeypatch.setattr(transactions, "_usable_sinks", renewed)
+    with pytest.raises(ConfigurationError, match="was started afresh just now"):
+        settle(place.job, Action.COMMIT)
+    assert len(place.staged()) == 2

@@ -189,6 +189,15 @@ def test_after_a_fresh_start_old_checkpoints_do_not_count(known, storage) -> Non
     assert resume_point(CheckpointLog(storage), known) is None
 
 
+def test_a_fence_of_an_older_lineage_does_not_hide_what_came_later(known, storage) -> None:
+    for fields in ({}, {"ended": True}):
+        log = CheckpointLog(storage)
+        log.fence(job="job", job_id="older", created_ms=0, host="h", pid=1, nonce=str(fields))
+        if fields:
+            log.end()
+        assert resume_point(CheckpointLog(storage), known).manifest.number == 4
+
+
 def test_cancelled_with_its_checkpoints_it_starts_from_nothing(known, storage) -> None:
     info = known.info()
     log = CheckpointLog(storage)

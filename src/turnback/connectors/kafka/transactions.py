@@ -43,7 +43,6 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     attempt_of,
-    canonical_directory,
     name_sink,
     promised_version,
     require_known_attempt,
@@ -53,6 +52,7 @@ from turnback.sinks.elements import decode_elements
 from turnback.sinks.staged_elements import StagedFiles, StagedTask, StagingWriter
 from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
 from turnback.state.files import storage_of
+from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
 
 _LOG = logging.getLogger(__name__)

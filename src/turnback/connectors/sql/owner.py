@@ -11,10 +11,10 @@ from turnback.core.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     CommitterContext,
     WriterContext,
-    canonical_directory,
     directory_digest,
     name_sink,
 )
+from turnback.storage.locations import canonical_directory
 
 
 class _Owner(NamedTuple):

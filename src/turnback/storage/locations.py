@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from turnback.core.errors import ConfigurationError
 from turnback.core.ids import check_job_name, path_segment
@@ -20,7 +21,10 @@ def display_path(location: str) -> str:
 
 
 def normalized(location: str) -> str:
-    """Return the one form that all spellings of a location have, to compare them."""
+    """Return a location without what differs by spelling alone, for people; links stay.
+
+    To tell whether two locations are the same, compare what `resolved` gives.
+    """
     text = display_path(location.strip()).removesuffix(_METADATA)
     if text.lower().startswith("s3a://"):
         text = f"s3://{text[6:]}"
@@ -30,7 +34,15 @@ def normalized(location: str) -> str:
 def resolved(location: str) -> str:
     """Return where a location really is: an absolute path without links, or a URI."""
     text = normalized(location)
-    return text if "://" in text else str(Path(text).expanduser().resolve())
+    return text if "://" in text else os.path.realpath(Path(text).expanduser())
+
+
+def canonical_directory(directory: str) -> str:
+    """Return the URI of a storage, the same by whatever links it was reached."""
+    url = urlsplit(directory)
+    if url.scheme != "file":
+        return directory
+    return Path(os.path.realpath(unquote(url.path))).as_uri()
 
 
 def is_below(directory: str, root: str) -> bool:
