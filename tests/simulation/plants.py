@@ -16,6 +16,7 @@ from turnback.checkpoint.retention import Retention
 from turnback.driver import runner
 from turnback.driver.matched import commit_promised, roll_back_leftovers
 from turnback.sinks import two_phase
+from turnback.sinks.write_ahead import WriteAheadCommitter
 
 
 def _commit_before_manifest() -> Any:
@@ -94,6 +95,10 @@ def _publishes_without_comparing() -> Any:
     return mock.patch.object(WriteAheadModel, "_publish", publish)
 
 
+def _forgets_where_it_was_staged() -> Any:
+    return mock.patch.object(WriteAheadCommitter, "_place_of", lambda self, task: "")
+
+
 def _discards_what_waits_for_its_commit() -> Any:
     discard = two_phase._TwoPhaseCommitter.discard_others
     return mock.patch.object(
@@ -109,6 +114,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "failed-commits-recorded": _commits_count_as_done_when_they_fail,
     "files-in-use-deleted": _files_in_use_are_deleted,
     "no-compare-at-publish": _publishes_without_comparing,
+    "forgets-where-staged": _forgets_where_it_was_staged,
     "discards-what-waits": _discards_what_waits_for_its_commit,
     **KAFKA_PLANTS,
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
@@ -116,6 +122,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
 SINKS: dict[str, Sequence[str]] = {
     "roll-back-before-start": ("two-phase", "postgres", "mariadb"),
     "no-compare-at-publish": ("write-ahead",),
+    "forgets-where-staged": ("write-ahead", "kafka"),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
@@ -124,6 +131,9 @@ HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises"})
 """The defects that only show where a target is handed over: stories have that more often."""
 TURNED_BACK = frozenset({"roll-back-before-start"})
 """Those that only show where a job is turned back."""
+
+MOVED = frozenset({"forgets-where-staged"})
+"""Those that only show where a job directory is moved."""
 
 
 @contextmanager
