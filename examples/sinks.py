@@ -111,7 +111,8 @@ class ScoreLog(WriteAheadSink):
             )
 
     def name(self, ctx) -> str:
-        # Without the directory, a copy of the job and the original would be one.
+        # Without the directory, a copy of the job and the original would be one. Not by
+        # `ctx.job_directory`: of what was staged before a move, this is the former place.
         return f"{ctx.directory_id} {ctx.job_id} {ctx.uid}"
 
     def close(self) -> None:

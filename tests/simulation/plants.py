@@ -97,6 +97,10 @@ def _publishes_without_comparing() -> Any:
     return mock.patch.object(WriteAheadModel, "_publish", publish)
 
 
+def _forgets_where_it_was_staged() -> Any:
+    return mock.patch.object(WriteAheadCommitter, "_place_of", lambda self, task: "")
+
+
 def _discards_what_waits_for_its_commit() -> Any:
     discard = two_phase._TwoPhaseCommitter.discard_others
     return mock.patch.object(
@@ -143,6 +147,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "failed-commits-recorded": _commits_count_as_done_when_they_fail,
     "files-in-use-deleted": _files_in_use_are_deleted,
     "no-compare-at-publish": _publishes_without_comparing,
+    "forgets-where-staged": _forgets_where_it_was_staged,
     "discards-what-waits": _discards_what_waits_for_its_commit,
     "renamed-not-committed": _promises_of_renamed_sinks_are_forgotten,
     "loss-unasked": _starts_lose_output_unasked,
@@ -156,6 +161,7 @@ SINKS: dict[str, Sequence[str]] = {
     "renamed-published-again": ("write-ahead",),
     "roll-back-before-start": ("two-phase", "postgres", "mariadb"),
     "no-compare-at-publish": ("write-ahead",),
+    "forgets-where-staged": ("write-ahead", "kafka"),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
@@ -166,6 +172,9 @@ UPGRADED = frozenset({"renamed-not-committed", "loss-unasked", "renamed-publishe
 """Those that only show where a sink is renamed."""
 TURNED_BACK = frozenset({"roll-back-before-start"})
 """Those that only show where a job is turned back."""
+
+MOVED = frozenset({"forgets-where-staged"})
+"""Those that only show where a job directory is moved."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from simulation.engine import Input
 from simulation.files import simulated_files
 from simulation.history import History, Row, kind_of, offset_of
 from simulation.kafka import simulated_kafka
-from simulation.plants import HANDED_OVER, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.plants import HANDED_OVER, MOVED, SINKS, TURNED_BACK, UPGRADED, planted
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
@@ -300,6 +300,25 @@ class Run:
         wanted = rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3)
         if wanted and len(self.program.sinks) == 1 and self.drivers:
             self._copy()
+        elif self.drivers and rng.random() < (0.5 if self.plant in MOVED else 0.15):
+            self._move()
+
+    def _move(self) -> None:
+        """Go on with the job directory in another place, whatever it has promised meanwhile."""
+        self._end_all_drivers()
+        files = storage_open._ROOTS[self.root]
+        in_databases = databases.KINDS.keys() & set(self.program.sinks)
+        # Those who have prepared rows are asked to move back, which is as if nothing was moved.
+        prepared = any(databases.prepared(kind, self._mine) for kind in in_databases)
+        if self.root != self._original or "job/job.json" not in files or prepared:
+            return
+        self.world.tell("== the job directory is moved")
+        self.root = f"{self._original}-copy"
+        storage_open._ROOTS[self.root] = dict(files)
+        self.history.copy(self._original, self.root)
+        files.clear()
+        self.backup = None
+        self.take_over = True
 
     def _restore(self, files: dict[str, bytes]) -> None:
         """Put a backup back; no driver may run meanwhile, but stray tasks may."""

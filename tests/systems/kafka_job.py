@@ -118,6 +118,7 @@ class SinkJob:
             task_attempt_id=task,
             type=ROWS,
             storage=self._storage,
+            directory_id=self.ctx.directory_id,
         )
         writer = self.sink.writer(ctx)
         writer.write(Batch(ROWS, list(rows)))

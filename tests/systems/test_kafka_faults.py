@@ -256,6 +256,44 @@ def test_a_copy_of_a_job_is_not_one_that_kafka_has_forgotten(kafka, topic, direc
     assert values(kafka, topic) == [1, 2]
 
 
+def goes_on_in(place, kafka, topic, job, attempt):
+    """The same job in another place."""
+    same = {"job": job.ctx.job, "job_id": job.ctx.job_id}
+    elsewhere = SinkJob(place, kafka_sink(kafka.servers, topic), attempt, **same)
+    elsewhere.sink.claim(replace(elsewhere.ctx, attempt=0, take_over=True))
+    return elsewhere
+
+
+def test_a_moved_job_does_not_publish_again_what_it_had_published(
+    kafka, topic, directory, tmp_path
+):
+    """It was killed before it had recorded that; Kafka remembers the place that staged it."""
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    promised = job.stage(1, [("a", 1)])
+    left = job.stage(2, [("a", 2)])
+    job.start().commit(promised)
+    elsewhere = tmp_path / "elsewhere"
+    directory.rename(elsewhere)
+    goes_on_in(elsewhere, kafka, topic, job, 2).start([*promised, *left])
+    again = goes_on_in(elsewhere, kafka, topic, job, 3)
+    again.start([*promised, *left]).commit(again.stage(3, [("a", 3)]))
+    assert values(kafka, topic) == [1, 2, 3]
+
+
+def test_a_copy_does_not_publish_what_the_original_has_published_since(
+    kafka, topic, directory, tmp_path
+):
+    job = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    committer = job.start()
+    promised = job.stage(1, [("a", 1)])
+    copied = tmp_path / "copied"
+    shutil.copytree(directory, copied)
+    committer.commit(promised)
+    copy = goes_on_in(copied, kafka, topic, job, 2)
+    copy.start(promised).commit(copy.stage(2, [("a", 2)]))
+    assert values(kafka, topic) == [1, 2]
+
+
 def test_what_kafka_has_learned_again_is_not_forgotten(kafka, topic, directory, no_memory):
     """A driver that publishes and restarts knows what Kafka knows by then."""
     sink = kafka_sink(kafka.servers, topic)

@@ -132,6 +132,8 @@ class CommitterContext:
         attempts: The attempts that the job directory knows of. None where they are not known.
         other_jobs: What can be learned of the job that owns a target. None where nothing can.
         promised: What the checkpoints of the job have promised. None where that is not known.
+        staged_in: Stands for the directory in which the output at hand was staged, if the job
+            directory was moved or copied since; empty otherwise.
     """
 
     job: str
@@ -146,10 +148,17 @@ class CommitterContext:
     attempts: AttemptHistory | None = None
     other_jobs: OtherJobs | None = None
     promised: PromisedOutput | None = None
+    staged_in: str = ""
 
     @property
     def directory_id(self) -> str:
-        """Stands for the job directory, as in `WriterContext`."""
+        """Stands for the job directory, as in `WriterContext`, or for where output was staged.
+
+        A target remembers output by the place that staged it. Whoever publishes it after a move,
+        or a copy of the job that holds it as well, has to ask and to record it under that place.
+        """
+        if self.staged_in:
+            return self.staged_in
         return "" if self.job_directory is None else directory_digest(self.job_directory)
 
 
@@ -210,12 +219,26 @@ def require_promised(ctx: CommitterContext, version: int, target: str) -> None:
 
 def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
     """Why a target cannot be written to that has output which the job directory never wrote."""
+    if ctx.staged_in:
+        return _unclear_output(ctx, attempt, target)
     return ConfigurationError(
         f"{name_sink(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
         "which the job directory knows nothing: it was restored from a backup, or replaced by a "
         "copy. Restore the target from the same time as well, or give this sink another target; "
         "or go on with what is there, which doubles the output since then, with "
         "take_over_sinks=True (turnback run --take-over-sinks)"
+    )
+
+
+def _unclear_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
+    """Why it cannot be told whether output was published that was staged in another place."""
+    return ConfigurationError(
+        f"{name_sink(ctx.job, ctx.uid)}: this job directory was copied while output was not "
+        "published yet, and whether the original has published that cannot be told: after that "
+        f"attempt {attempt} of the original has written to {target}. It has published what was "
+        "promised before, unless it was turned back to an earlier checkpoint. If it has, drop the "
+        f"output here with `turnback transactions abort {ctx.job}` and start again. If not, start "
+        "from an earlier checkpoint, which writes all output since then again"
     )
 
 

@@ -60,6 +60,8 @@ class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         uid: The sink's uid at that time; it may have been renamed since.
         type: The type of the elements, see `describe_type`.
+        directory_id: Stands for the job directory at that time; it may have been moved since, or
+            this is a copy of it. Older versions of Turnback did not note it.
     """
 
     uid: str
@@ -69,6 +71,7 @@ class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     type: bytes
     parts: tuple[StagedPart, ...]
+    directory_id: str = ""
 
     @property
     def version(self) -> int:
@@ -152,9 +155,15 @@ class StagingWriter(SinkWriter):
         if not self._parts:
             return None
         ctx = self._ctx
-        kind = describe_type(self._ctx.type)
         return StagedTask(
-            ctx.uid, ctx.attempt, ctx.epoch, ctx.partition, self._rows, kind, tuple(self._parts)
+            ctx.uid,
+            ctx.attempt,
+            ctx.epoch,
+            ctx.partition,
+            self._rows,
+            describe_type(ctx.type),
+            tuple(self._parts),
+            ctx.directory_id,
         ).encode()
 
     def abort(self) -> None:

@@ -146,6 +146,8 @@ class WriteAheadSink(Sink):
         """Return the version that the target remembers for this sink, 0 for none.
 
         The sink is `(ctx.directory_id, ctx.job_id, ctx.uid)`: a copy of the job is another one.
+        These are of the place and the uid that staged the output, if the job was moved or the sink
+        renamed since; who owns the target is told by `ctx.job_directory` instead.
         Called on the driver, once before the epochs of each checkpoint are published. Raise if the
         target does not answer: what is returned here decides what is never written again.
 
@@ -165,8 +167,7 @@ class WriteAheadSink(Sink):
 
         Have the target compare in the same transaction, and write nothing if it remembers this
         version or a newer one of the same sink: a driver that was replaced while it was paused may
-        publish once more before it notices. `ctx.uid` is the one the sink had when it staged the
-        output, if it was renamed since.
+        publish once more before it notices. The sink is named by `ctx` as in `published`.
         """
 
     def close(self) -> None:
@@ -272,9 +273,9 @@ class WriteAheadCommitter:
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         self._remove_published()
-        tasks = sorted(self._decode(transactions), key=lambda task: task.uid)
-        for uid, of_uid in groupby(tasks, key=lambda task: task.uid):
-            self._publish(list(of_uid), replace(self._ctx, uid=uid))
+        tasks = sorted(self._decode(transactions), key=lambda task: (task.uid, task.version))
+        for (uid, place), of_sink in groupby(tasks, key=lambda t: (t.uid, self._place_of(t))):
+            self._publish(list(of_sink), replace(self._ctx, uid=uid, staged_in=place))
         self._published = [path for task in tasks for path in task.paths]
 
     def abort(self, transactions: Sequence[bytes]) -> None:
@@ -296,6 +297,15 @@ class WriteAheadCommitter:
         self._remove_published()
         self._call("close", self._sink.close)
 
+    def _place_of(self, task: StagedTask) -> str:
+        """Where a task has staged its output, if that is not this job directory.
+
+        The target remembers it by that: a driver there may have published it before the directory
+        was moved, or since it was copied.
+        """
+        here = self._ctx.directory_id
+        return task.directory_id if here and task.directory_id != here else ""
+
     def _publish(self, tasks: Sequence[StagedTask], ctx: CommitterContext) -> None:
         """Publish epochs that the target does not have yet.
 
@@ -310,8 +320,8 @@ class WriteAheadCommitter:
                 f"{self._name}: {type(self._sink).__name__}.published returned {done!r:.60}; it "
                 "has to return a version, or 0 if there is none"
             )
-        self._require_known(ctx, done)
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
+        self._require_known(ctx, done, ordered[-1].attempt)
         self._staged.require(task for task in ordered if task.version > done)
         self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):
@@ -327,8 +337,12 @@ class WriteAheadCommitter:
         self._staged.delete(self._published)
         self._published = []
 
-    def _require_known(self, ctx: CommitterContext, done: int) -> None:
-        """Refuse a target that remembers what this job directory has never begun to publish."""
+    def _require_known(self, ctx: CommitterContext, done: int, newest: int) -> None:
+        """Refuse a target that remembers what this job directory has never begun to publish.
+
+        What a job has staged before this copy of it was made it may have published since then, and
+        more in the same attempt; `newest` is the last attempt whose output is at hand.
+        """
         target = f"the target of {self._sink!r}"
         require_known_attempt(ctx, attempt_of(done), "", target)
         if ctx.uid not in self._begun:
@@ -337,6 +351,10 @@ class WriteAheadCommitter:
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
         if done <= begun:
+            return
+        if ctx.staged_in:
+            if attempt_of(done) > newest:
+                raise unknown_output(ctx, attempt_of(done), target)
             return
         with self._failures():
             accepted = VersionRecords(ctx, _ACCEPTED).newest()

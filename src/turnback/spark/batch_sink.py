@@ -32,7 +32,8 @@ class BatchEpoch:
         sink: The sink's uid.
         attempt: The attempt of the job that ran the epoch.
         epoch: The epoch.
-        directory_id: Stands for the job directory; a copy of the job has another.
+        directory_id: Stands for the job directory; a copy of the job has another. Of output that
+            was staged before the directory was moved it is that of the former place.
     """
 
     job: str

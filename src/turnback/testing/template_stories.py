@@ -43,6 +43,33 @@ def _published_once(trial: Trial) -> None:
     trial.expect(Promise.PUBLISHED_ONCE, [a, b], "the older of two drivers published last")
 
 
+def _moved(trial: Trial) -> None:
+    a, b, c, *_ = trial.elements
+    driver = trial.driver(1)
+    promised = trial.prepared(1, 1, a)
+    copied = trial.copied_job()
+    driver.commit(promised)
+    _go_on_elsewhere(copied)
+    driver = copied.started(2, promised)
+    trial.expect(
+        Promise.MOVED, [a], "a copy of the job went on that had the same output to publish"
+    )
+    promised = copied.prepared(2, 2, b)
+    driver.commit(promised)
+    # Killed before that was recorded, so the next driver gets the same output.
+    moved = copied.moved_job()
+    _go_on_elsewhere(moved)
+    driver = moved.started(3, promised)
+    driver.commit(moved.prepared(3, 3, c))
+    trial.expect(Promise.MOVED, [a, b, c], "the job went on after its directory was moved")
+
+
+def _go_on_elsewhere(trial: Trial) -> None:
+    """The job is in another place than it was, so its target is handed over if it has an owner."""
+    if trial.has_claim:
+        trial.take_over()
+
+
 def _asked_before(sink: WriteAheadSink) -> None:
     """Let a driver have asked before anything was published; what it asks later is answered."""
     answers = [0]
@@ -166,6 +193,7 @@ def _written_by_a_restored_job(trial: Trial) -> None:
 WRITE_AHEAD: dict[Promise, Story] = {
     Promise.WHOLE: _whole,
     Promise.PUBLISHED_ONCE: _published_once,
+    Promise.MOVED: _moved,
 }
 IDEMPOTENT: dict[Promise, Story] = {Promise.DURABLE: _durable, Promise.REPLAYED: _written_again}
 WITH_UPDATE: dict[Promise, Story] = {

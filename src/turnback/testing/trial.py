@@ -58,6 +58,7 @@ class Promise(StrEnum):
     OTHERS = "transactions of other sinks are left alone"
     OTHER_JOBS = "other jobs are left alone, whatever their attempts and epochs"
     COPIED = "a copy of the job and the original leave each other alone"
+    MOVED = "a job that was moved or copied does not publish again what was published before"
     RESTORED = "a job directory that was restored from a backup loses no output without a word"
     WHOLE = "an epoch is published as a whole, or not at all"
     PUBLISHED_ONCE = "a driver that was paused and replaced while it published changes nothing"
@@ -175,6 +176,13 @@ class Trial:
         place = self.directory.with_name("copy")
         shutil.copytree(self.directory, place)
         return self._played_by(PlayedJob(JOB, JOB_ID, place, dict(self.job.nonces)))
+
+    def moved_job(self) -> Trial:
+        """The same job after its directory was moved to another place."""
+        place = self.directory.with_name("moved")
+        shutil.move(self.directory, place)
+        self._jobs.jobs.remove(self.job)
+        return self._played_by(PlayedJob(JOB, JOB_ID, place, self.job.nonces))
 
     def backup(self) -> Callable[[], Trial]:
         """Back the job directory up; what is returned restores it and everything it knew."""

@@ -1,6 +1,8 @@
 """A sink on the write-ahead template, and every crash between staging and publishing."""
 
+import shutil
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -10,7 +12,7 @@ from sink_support import POSTS, posts, write
 from ledger_sink import LedgerSink
 from turnback.core.errors import ConfigurationError, FencedError, SinkError, StorageError
 from turnback.sinks import staged_elements
-from turnback.sinks.base import seal_handle, version_of
+from turnback.sinks.base import directory_digest, seal_handle, version_of
 from turnback.sinks.staged_elements import StagedTask
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.local import LocalStorage
@@ -248,6 +250,122 @@ def test_a_driver_that_meets_the_output_of_its_successor_is_fenced(sink, task, d
     with pytest.raises(FencedError, match="attempt 2 has written"):
         zombie.commit([late])
     assert sink.likes() == [("new", 2)]
+
+
+class PlacedSink(LedgerSink):
+    """Remembers by place how far it is; what it was asked for as."""
+
+    def marker(self, ctx) -> int:
+        return super().marker(self.named(ctx))
+
+    def publish(self, ctx, output) -> None:
+        super().publish(self.named(ctx), output)
+
+    def named(self, ctx):
+        if ctx.job_id.startswith("at "):
+            return ctx
+        return replace(ctx, job_id=f"at {ctx.directory_id} {ctx.job_id}")
+
+
+class Places:
+    """A job directory, and those it is moved or copied to."""
+
+    def __init__(self, tmp_path, writer_ctx, committer_ctx) -> None:
+        self.path = tmp_path
+        self.sink = PlacedSink(str(tmp_path / "likes.db"))
+        self._writer_ctx = writer_ctx
+        self._committer_ctx = committer_ctx
+
+    def stage(self, place: str, attempt: int, epoch: int, n: int) -> bytes:
+        where = {"storage": self.storage(place), "directory_id": directory_digest(self.uri(place))}
+        return write(self.sink, self._writer_ctx(attempt=attempt, epoch=epoch, **where), ("a", n))
+
+    def driver(self, place: str, attempt: int, known=None):
+        attempts = Attempts(*(known or range(1, attempt + 1)))
+        where = {"storage": self.storage(place), "job_directory": self.uri(place)}
+        return self.sink.committer(self._committer_ctx(attempt=attempt, attempts=attempts, **where))
+
+    def uri(self, place: str) -> str:
+        return (self.path / place).as_uri()
+
+    def storage(self, place: str) -> StorageRef:
+        return StorageRef(self.uri(place))
+
+    def likes(self) -> list[int]:
+        return [n for _, n in self.sink.likes()]
+
+
+@pytest.fixture
+def places(tmp_path, writer_ctx, committer_ctx) -> Places:
+    return Places(tmp_path, writer_ctx, committer_ctx)
+
+
+def test_a_moved_job_publishes_what_is_left_and_not_again_what_was_published(places):
+    first, second = (places.stage("old", 1, epoch, epoch) for epoch in (1, 2))
+    places.driver("old", 1).commit([first])  # killed before it has recorded that
+    (places.path / "old").rename(places.path / "new")
+    places.driver("new", 2).commit([first, second])
+    places.driver("new", 3).commit([first, second])  # as the one before, which died as well
+    assert places.likes() == [1, 2]
+    (places.path / "new").rename(places.path / "third")
+    driver = places.driver("third", 4)
+    driver.recover([])
+    driver.commit([places.stage("third", 4, 3, 3)])
+    assert places.likes() == [1, 2, 3]
+
+
+def test_published_staged_files_are_not_missed_after_a_move(places):
+    first = places.stage("old", 1, 1, 1)
+    driver = places.driver("old", 1)
+    driver.commit([first])
+    driver.close()
+    (places.path / "old").rename(places.path / "new")
+    places.driver("new", 2).recover([first])
+    assert places.likes() == [1]
+
+
+def test_a_copy_does_not_publish_what_the_original_has_settled_since(places):
+    places.driver("old", 1).commit([places.stage("old", 1, 1, 1)])
+    second = places.stage("old", 1, 2, 2)
+    shutil.copytree(places.path / "old", places.path / "copy")
+    # It goes on in that attempt, and is settled by hand later: an attempt without output.
+    places.driver("old", 1).commit([second, places.stage("old", 1, 3, 3)])
+    places.driver("old", 2).recover([])
+    driver = places.driver("copy", 2)
+    driver.recover([second])
+    driver.commit([places.stage("copy", 2, 3, 3)])
+    assert places.likes() == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("published_before", [True, False])
+def test_a_copy_of_a_job_that_has_been_started_since_says_what_to_do(places, published_before):
+    if published_before:
+        places.driver("old", 1).commit([places.stage("old", 1, 1, 1)])
+    second = places.stage("old", 1, 2, 2)
+    shutil.copytree(places.path / "old", places.path / "copy")
+    # Whether it has published that before or was turned back cannot be seen by anybody.
+    places.driver("old", 2).commit([places.stage("old", 2, 3, 3)])
+    before = places.likes()
+    for known in ([1], [1, 2]):  # the copy may have an attempt 2 of its own
+        driver = places.driver("copy", 2, known)
+        with pytest.raises(ConfigurationError, match=r"copied .*attempt 2 .*transactions abort"):
+            driver.recover([second])
+    assert places.likes() == before
+    driver.abort([second])
+    driver.recover([])
+    driver.commit([places.stage("copy", 2, 4, 4)])
+    assert places.likes() == [*before, 4]
+
+
+def test_output_that_was_staged_before_its_place_was_noted(places):
+    old = StagedTask.decode(places.stage("old", 1, 1, 1), "likes")
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(old))
+    assert fields.pop() == directory_digest(places.uri("old"))
+    unplaced = seal_handle("write-ahead", 1, msgspec.msgpack.encode(fields))
+    assert StagedTask.decode(unplaced, "likes").directory_id == ""
+    places.driver("old", 2).commit([unplaced])
+    places.driver("old", 3).commit([unplaced])
+    assert places.likes() == [1]
 
 
 def test_a_target_that_was_written_before_that_was_recorded(sink, task, driver, storage):

@@ -472,6 +472,13 @@ class MarkerOfJobId(EpochLedger):
         return f"{ctx.job_id}.{ctx.uid}"
 
 
+class ByPlace(EpochLedger):
+    """Remembers its output by where the job is, not by where it was when it staged that."""
+
+    def name(self, ctx) -> str:
+        return f"{ctx.job_directory}.{ctx.job_id}.{ctx.uid}"
+
+
 WRONG_WRITE_AHEAD = {
     ByEpoch: Promise.TURNED_BACK,
     Amnesic: Promise.COMMITTED_AGAIN,
@@ -479,6 +486,7 @@ WRONG_WRITE_AHEAD = {
     Trusting: Promise.PUBLISHED_ONCE,
     OneMarker: Promise.OTHER_JOBS,
     MarkerOfJobId: Promise.COPIED,
+    ByPlace: Promise.MOVED,
 }
 
 

@@ -377,7 +377,7 @@ class TransactionalDelivery(WriteAheadSink):
     def _register(self, ctx: CommitterContext) -> KafkaRegister:
         """The register of how far the sink is."""
         assert self._memory is not None, "open comes first"
-        key = f"{ctx.job_id}.{ctx.uid}"
+        key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
         register = self._registers.get(key)
         if register is None:
             register = self._progress_register(self._memory, ctx)
