@@ -57,7 +57,7 @@ SUITES := tests/engine tests/simulation tests/property tests/integration tests/c
 SLOW_UNITS := slow or hypothesis or orders
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --durations=30
 
-test: fetch check ## what CI runs, with real servers: everything but repetition, about 20 minutes
+test: fetch check ## what CI runs, with real servers: everything but repetition, about half an hour
 	TURNBACK_EXAMPLES=some $(PYTEST) -n 2 -m '($(SLOW_UNITS)) and not exhaustive' tests/unit
 	TURNBACK_EXAMPLES=some $(PYTEST) $(SIDE_BY_SIDE) -m 'not exhaustive' $(SUITES)
 

@@ -55,6 +55,7 @@ settings.load_profile(TIER)
 
 _LONG = (
     "soak/",
+    "simulation/",
     "systems/test_three_targets.py",
     "systems/test_streams_killed.py",
     "systems/test_kafka_",
