@@ -491,6 +491,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     ">": lambda value, other: value is not None and value > other,
 }
 _EITHER = re.compile(r"\((\w+) = %s OR LEFT\((\w+), (\d+)\) = %s\)")
+_BEGINS = re.compile(r"LEFT\((\w+), (\d+)\) = %s")
 _AMONG = re.compile(r"(\w+) IN \(([%s, ]+)\)")
 _PLAIN = re.compile(r"(\w+) (=|<>|<=|<|>) %s")
 
@@ -520,4 +521,9 @@ def _term(term: str, values: Iterator[Any]) -> Callable[[Row], bool]:
         whole = next(values)
         start = next(values)
         return lambda row: row[column] == whole or row[column][:length] == start
+    if match := _BEGINS.fullmatch(term):
+        begun = match[1]
+        size = int(match[2])
+        beginning = next(values)
+        return lambda row: row[begun][:size] == beginning
     raise NotImplementedError(f"the simulated server does not know: {term}")

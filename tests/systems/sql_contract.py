@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from prepared_contract import PreparedContract
-from sql_server import Driver, History, Promising, SqlServer, Task, write
+from sql_server import Checkpoints, Driver, History, Promising, SqlServer, Task, write
 
 from turnback import StreamExecutionEnvironment
 from turnback.connectors.sql import database as sql_database
@@ -233,6 +233,71 @@ class RestoredContract:
         sink.committer(driver(**lost)).commit([write(sink, task(nonce="lost"), ("a", 1))])
         with pytest.raises(ConfigurationError, match="restored from a backup"):
             sink.check_claim(driver(attempts=History(a3="again"), nonce="again"))
+
+    @pytest.mark.parametrize("changes", [{"uid": "renamed"}, {"job_id": "id-after--a-fresh-start"}])
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_it_is_refused_whatever_the_sink_was_called_since(
+        self, db: SqlServer, task: Task, driver: Driver, mode: str, changes: dict[str, str]
+    ) -> None:
+        sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        before = {"attempts": History(a3="three"), "nonce": "three"}
+        sink.claim(driver(**before))
+        sink.committer(driver(**before)).commit([write(sink, task(nonce="three"), ("a", 1))])
+        later = {"attempts": History(a3="three", a4="four"), "nonce": "four", "attempt": 4}
+        sink.claim(driver(**later, **changes))
+        staged = write(sink, task(attempt=4, nonce="four", **changes), ("b", 2))
+        sink.committer(driver(**later, **changes)).commit([staged])
+        restored = {"attempts": History(a3="three", a4="again"), "nonce": "again", "attempt": 4}
+        for step in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=r"attempt 4 .*restored from a backup"):
+                step(driver(**restored))
+        sink.claim(driver(**{**restored, "attempt": 0, "nonce": "", "take_over": True}))
+        sink.claim(driver(**restored))
+        goes_on = sink.committer(driver(**restored))
+        goes_on.recover([])
+        goes_on.commit([write(sink, task(attempt=4, epoch=8, nonce="again"), ("c", 3))])
+        sink.claim(driver(**restored))
+        posts = db.server.query("SELECT post FROM latest ORDER BY post")
+        assert list(posts) == [("a",), ("b",), ("c",)]
+
+    @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
+    def test_a_sink_renamed_after_the_backup_is_refused_under_its_new_name(
+        self, db: SqlServer, task: Task, driver: Driver, mode: str
+    ) -> None:
+        sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        first = {"attempts": History(a3="three", a4="four"), "nonce": "three"}
+        sink.claim(driver(**first))
+        rows = [write(sink, task(epoch=e, nonce="three"), (str(e), e)) for e in (6, 7)]
+        sink.committer(driver(**first)).commit(rows)
+        # It was made after epoch 6, and the job went on in the same attempt.
+        restored = driver(
+            **{**first, "nonce": "four"}, attempt=4, uid="renamed", promised=Checkpoints(a3=6)
+        )
+        for step in (sink.check_claim, sink.claim):
+            with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
+                step(restored)
+        sink.claim(replace(restored, attempt=0, nonce="", take_over=True))
+        sink.claim(restored)
+        sink.committer(restored).commit(rows[:1])
+        assert ("6",) in list(db.server.query("SELECT post FROM latest"))
+
+    def test_a_job_that_was_deleted_and_made_again_is_not_taken_for_restored(
+        self, db: SqlServer, task: Task, driver: Driver
+    ) -> None:
+        sink = db.sink("latest")
+        deleted = {"attempts": History(a3="three"), "nonce": "three"}
+        sink.claim(driver(**deleted))
+        sink.committer(driver(**deleted)).commit([write(sink, task(nonce="three"), ("a", 1))])
+        nothing = {"attempts": History(), "attempt": 0}
+        sink.claim(driver(**nothing, job_id=""))
+        again = {"attempts": History(a1="one"), "nonce": "one", "attempt": 1, "job_id": "id-2"}
+        for _ in range(2):
+            sink.claim(driver(**again))
+            committer = sink.committer(driver(**again))
+            committer.recover([])
+        committer.commit([write(sink, task(attempt=1, job_id="id-2", nonce="one"), ("b", 2))])
+        sink.claim(driver(**again))
+        assert len(list(db.server.query("SELECT post FROM latest"))) == 2
 
     def test_prepared_rows_of_a_lost_attempt_are_rolled_back_by_a_take_over(
         self, db: SqlServer, task: Task, driver: Driver

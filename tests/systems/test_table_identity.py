@@ -22,6 +22,11 @@ class History:
     def nonce_of(self, attempt: int) -> str | None:
         return self._nonces.get(attempt)
 
+    def after(self, earlier: History) -> History:
+        """The same, for a job directory that has had the attempts of an earlier life as well."""
+        self._nonces |= earlier._nonces
+        return self
+
 
 class Promised:
     """Other jobs, by how much they have promised."""
@@ -145,6 +150,56 @@ def test_a_backup_of_a_running_job_is_refused(job: Job) -> None:
     restored.take_over()
     restored.start().commit([restored.write(B, epoch=2)])
     assert job.rows() == [A, B, B]
+
+
+@pytest.mark.parametrize(
+    "since", [{"uid": "renamed"}, {"job_id": "id-2"}], ids=["renamed", "started afresh"]
+)
+def test_a_restored_job_is_refused_whatever_its_sink_was_called_since(
+    job: Job, since: dict[str, str]
+) -> None:
+    first = Driver(job, History(1), 1)
+    first.start().commit([first.write(A, epoch=1)])
+    later = Driver(job, History(1, 2), 2, **since)
+    later.start().commit([later.write(B, epoch=2)])
+    restored = Driver(job, History(1), 1)
+    with pytest.raises(ConfigurationError, match=r"attempt 2 .*restored from a backup"):
+        restored.start()
+    restored.take_over()
+    restored = Driver(job, History(2, life="second").after(History(1)), 2)
+    restored.start().commit([restored.write(C, epoch=2)])
+    assert job.rows() == [A, B, C]
+    Driver(job, History(2, 3, life="second").after(History(1)), 3).start()
+
+
+def test_a_restored_job_is_refused_whatever_its_sink_is_called_now(job: Job) -> None:
+    first = Driver(job, History(1), 1)
+    committer = first.start()
+    promised = first.write(A, epoch=1)
+    committer.commit([promised])
+    committer.commit([first.write(B, epoch=2)])
+    # It was made after epoch 1, and the job went on in the same attempt.
+    named = {"uid": "renamed", "other_uids": ("out",)}
+    restored = Driver(job, History(1, 2), 2, promised=Checkpoints(a1=1), **named)
+    with pytest.raises(ConfigurationError, match=r"attempt 1 .*restored from a backup"):
+        restored.start()
+    restored.take_over()
+    restored.start(promised).commit([restored.write(B, epoch=2)])
+    assert job.rows() == [A, B, B]
+    Driver(job, History(1, 2, 3), 3, promised=Checkpoints(a2=2), **named).start()
+
+
+def test_a_job_that_was_deleted_and_made_again_is_not_taken_for_restored(job: Job) -> None:
+    deleted = Driver(job, History(3), 3)
+    deleted.start().commit([deleted.write(A, epoch=1)])
+    new = Driver(job, History(), 0, job_id="")
+    job.sink.check_claim(new.context())
+    job.sink.claim(new.context())
+    for attempt in (1, 2):
+        again = Driver(job, History(*range(1, attempt + 1), life="second"), attempt, job_id="id-2")
+        again.start()
+    again.start().commit([again.write(B, epoch=1)])
+    assert job.rows() == [A, B]
 
 
 def test_what_a_restored_checkpoint_promises_is_not_written_again(job: Job) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -73,8 +74,12 @@ def committer_context(
     fence: Fence | None = None,
     type: TypeInfo | None = None,
     take_over: bool = False,
+    known: Collection[str] = (),
 ) -> CommitterContext:
-    """What the committer of a sink is told; without a fence no attempt has begun."""
+    """What the committer of a sink is told; without a fence no attempt has begun.
+
+    `known` are the uids of all sinks that the job directory knows.
+    """
     uri = directory.storage.uri
     return CommitterContext(
         job=directory.name,
@@ -89,6 +94,7 @@ def committer_context(
         attempts=CheckpointLog(directory.storage),
         other_jobs=_OtherJobs(options),
         promised=_PromisedOutput(directory),
+        other_uids=tuple(sorted(set(known) - {uid})),
     )
 
 
@@ -110,6 +116,7 @@ def claim_targets(
         ConfigurationError: A target belongs to another job.
     """
     sinks = _sink_operators(plan)
+    known = {*recorded_sinks(directory), *(op.uid for op in sinks)}
     contexts = {
         op.uid: committer_context(
             directory,
@@ -119,6 +126,7 @@ def claim_targets(
             fence=fence,
             type=op.input_type,
             take_over=take_over,
+            known=known,
         )
         for op in sinks
     }
@@ -129,7 +137,9 @@ def claim_targets(
         op.function.claim(contexts[op.uid])
     if take_over:
         newest = CheckpointLog(directory.storage).newest()
-        for ctx in contexts.values():
+        # Also what sinks have staged that were renamed: it is published under their old uids.
+        for uid in known if contexts else ():
+            ctx = replace(next(iter(contexts.values())), uid=uid)
             accept_published(ctx, newest.attempt if newest is not None else 0)
     return contexts
 

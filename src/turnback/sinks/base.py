@@ -134,6 +134,8 @@ class CommitterContext:
         promised: What the checkpoints of the job have promised. None where that is not known.
         staged_in: Stands for the directory in which the output at hand was staged, if the job
             directory was moved or copied since; empty otherwise.
+        other_uids: Under which uids the job directory knows sinks, except for `uid`. A target
+            remembers a sink that was renamed or dropped by one of them.
     """
 
     job: str
@@ -149,6 +151,7 @@ class CommitterContext:
     other_jobs: OtherJobs | None = None
     promised: PromisedOutput | None = None
     staged_in: str = ""
+    other_uids: tuple[str, ...] = ()
 
     @property
     def directory_id(self) -> str:
@@ -247,12 +250,14 @@ def require_newest_attempt(
 ) -> None:
     """Refuse to claim a target that a newer attempt in the same job directory has claimed.
 
-    As `require_known_attempt`, with the job id that is noted at the target: a job that was started
-    afresh in its directory has another, and what the directory has forgotten of the former one
-    does not count.
+    As `require_known_attempt`, with the job id that is noted at the target. A job that was started
+    afresh in its directory has another; if the directory does not know of that start, it was
+    restored from a backup. What a job has left whose directory was deleted does not count: when
+    the next one there is about to be created, it has no id.
     """
     known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
-    if job_id == ctx.job_id or (nonce and nonce == known):
+    is_forgotten = bool(job_id and ctx.job_id) and not ctx.attempt and known is None
+    if job_id == ctx.job_id or (nonce and nonce == known) or is_forgotten:
         require_known_attempt(ctx, attempt, nonce, target)
 
 

@@ -35,10 +35,14 @@ _OWNER_PATH = f"{HIDDEN}/.owner"
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The job that a directory belongs to; jobs are told apart by their directories."""
+    """The job that a directory belongs to; jobs are told apart by their directories.
+
+    `job_id` is empty if the job had none yet, or was recorded by an older version of Turnback.
+    """
 
     job: str
     directory: str
+    job_id: str = ""
 
 
 class Ownership:
@@ -75,10 +79,24 @@ class Ownership:
             SinkError: It cannot be read or written.
         """
         self.check_claim()
-        if self._ctx.take_over and self._other() is not None:
+        if self._ctx.job_directory is None:
+            return
+        owner = self._recorded()
+        if owner is not None and self._is_to_be_replaced(owner):
             with self._failures():
                 self._storage.put(_OWNER_PATH, self._data())
         self.check()
+
+    def _is_to_be_replaced(self, owner: Owner) -> bool:
+        """Whether another job's directory is taken over, or this job was started afresh in it."""
+        if self._is_other(owner):
+            return self._ctx.take_over
+        return owner.job_id != self._ctx.job_id
+
+    def job_before(self) -> str:
+        """The id of the job that the directory belongs to, if that is in this job directory."""
+        owner = self._recorded() if self._ctx.job_directory is not None else None
+        return owner.job_id if owner is not None and not self._is_other(owner) else ""
 
     def check(self) -> None:
         """Raise `ConfigurationError` if another job owns the directory; claim it if none does."""
@@ -122,7 +140,8 @@ class Ownership:
         return f"{self._place}/{_OWNER_PATH}"
 
     def _data(self) -> bytes:
-        owner = Owner(self._ctx.job, canonical_directory(self._ctx.job_directory or ""))
+        directory = canonical_directory(self._ctx.job_directory or "")
+        owner = Owner(self._ctx.job, directory, self._ctx.job_id)
         return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
 
     @contextmanager

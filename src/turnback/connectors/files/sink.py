@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -209,14 +210,22 @@ class FileCommitter:
 
 
 class _KnownFiles:
-    """What a sink has published, against what its job directory knows of.
+    """What the sinks of a job have published, against what its job directory knows of.
 
-    Without a job directory, or before the job exists, nothing is checked.
+    Whatever they are called: a job directory that was restored from a backup may not know what they
+    were called later. Without a job directory, or before the job exists, nothing is checked.
+
+    Args:
+        root: Where the files are.
+        ctx: Who commits.
+        before: The job that the directory belonged to until now, if it was in the same job
+            directory; empty if there was none.
     """
 
-    def __init__(self, root: Path, ctx: CommitterContext) -> None:
+    def __init__(self, root: Path, ctx: CommitterContext, before: str) -> None:
         self._root = root
         self._ctx = ctx
+        self._before = before
         self._published = PublishRecord(root, ctx.attempt)
 
     def check(self) -> None:
@@ -226,36 +235,56 @@ class _KnownFiles:
             ConfigurationError: There are some, and the user does not allow to take it over.
             FencedError: A newer attempt of this job has published files.
         """
-        newest = self._newest()
-        if newest is not None:
-            attempt, epoch = newest
-            require_known_attempt(self._ctx, attempt, "", str(self._root))
-            require_promised(self._ctx, version_of(attempt, epoch), str(self._root))
+        for home in self._homes():
+            newest = self._newest(home)
+            if newest is not None:
+                attempt, epoch = newest
+                require_known_attempt(self._ctx, attempt, "", str(self._root))
+                require_promised(self._ctx, version_of(attempt, epoch), str(self._root))
 
     def forget_others(self) -> None:
         """Let the job go on with what is there: what it does not know of, it writes again."""
-        while (newest := self._newest()) is not None:
+        for home in self._homes():
+            self._forget_others(home)
+
+    def _forget_others(self, home: PurePosixPath) -> None:
+        while (newest := self._newest(home)) is not None:
             attempt, epoch = newest
             version = version_of(attempt, epoch)
             known = promised_version(self._ctx, version)
             if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
-                self._cut(attempt, None)
+                self._cut(home, attempt, None)
                 continue
             if known < version:
-                self._cut(attempt, known - version_of(attempt, 0) if known else None)
+                self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
             return
 
-    def _newest(self) -> tuple[int, int] | None:
+    def _homes(self) -> list[PurePosixPath]:
+        """Where sinks of this job directory have their records."""
         if not self._ctx.directory_id or not self._ctx.job_id:
-            return None
+            return []
+        own = SinkIdentity.of(self._ctx).home
+        folders = {own.parent}
+        if self._before:
+            folders.add(SinkIdentity.of(replace(self._ctx, job_id=self._before)).home.parent)
+        homes = {own}
         try:
-            return self._published.newest(SinkIdentity.of(self._ctx).home)
+            for folder in folders:
+                if (self._root / folder).is_dir():
+                    homes |= {folder / home.name for home in (self._root / folder).iterdir()}
+        except OSError as error:
+            raise self._failed("list", error) from error
+        return sorted(homes)
+
+    def _newest(self, home: PurePosixPath) -> tuple[int, int] | None:
+        try:
+            return self._published.newest(home)
         except (OSError, StorageError) as error:
             raise self._failed("read", error) from error
 
-    def _cut(self, attempt: int, epoch: int | None) -> None:
+    def _cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
         try:
-            self._published.cut(SinkIdentity.of(self._ctx).home, attempt, epoch)
+            self._published.cut(home, attempt, epoch)
         except (OSError, StorageError) as error:
             raise self._failed("change", error) from error
 
@@ -338,15 +367,21 @@ class FileSink(Sink):
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
-        _check_directory(self.path)
-        _ownership(self.path, ctx).check_claim()
-        _KnownFiles(self.path, ctx).check()
+        self._checked(ctx)
 
     def claim(self, ctx: CommitterContext) -> None:
-        self.check_claim(ctx)
+        known = self._checked(ctx)
         _ownership(self.path, ctx).claim()
         if ctx.take_over:
-            _KnownFiles(self.path, ctx).forget_others()
+            known.forget_others()
+
+    def _checked(self, ctx: CommitterContext) -> _KnownFiles:
+        _check_directory(self.path)
+        ownership = _ownership(self.path, ctx)
+        ownership.check_claim()
+        known = _KnownFiles(self.path, ctx, ownership.job_before())
+        known.check()
+        return known
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Rename files into place; creates the directories, so a bad path fails at the start."""

@@ -102,6 +102,14 @@ class TableOwner:
         if owner is not None:
             raise self._refused(owner)
 
+    def job_before(self) -> str:
+        """The id of the job that the table belongs to, if it is in this job directory."""
+        if self._ctx.job_directory is None or not self._database.has_table("turnback_owners"):
+            return ""
+        owner = recorded_owner(self._database)
+        here = canonical_directory(self._ctx.job_directory)
+        return owner.job_id or "" if owner is not None and owner.directory == here else ""
+
     def owns_alone(self) -> bool:
         """Whether no other directory has a table here under this job's id, as a copy would."""
         if self._ctx.job_directory is None or not self._database.has_table("turnback_owners"):

@@ -38,11 +38,20 @@ class Progress(NamedTuple):
 
 
 class SinkProgress:
-    """The record of one sink in `turnback_progress`."""
+    """The record of one sink in `turnback_progress`.
 
-    def __init__(self, database: Database, ctx: CommitterContext) -> None:
+    Args:
+        database: A connection to the sink's table.
+        ctx: Who commits.
+        before: The job that the table belonged to until now, if it was in the same job directory;
+            empty if there was none. Only what looks at all sinks of the directory needs it.
+    """
+
+    def __init__(self, database: Database, ctx: CommitterContext, before: str = "") -> None:
         self._database = database
         self._ctx = ctx
+        # Without an id the directory has had no job, so what was there before was deleted.
+        self._jobs = {ctx.job_id, before} - {""} if ctx.job_id else set()
         self._table = database.helper("turnback_progress")
         self._sink = name_sink_in_database(ctx.directory_id, ctx.job_id, ctx.uid)
         self._where = f"table {database.target!r} in {database.where}"
@@ -113,7 +122,9 @@ class SinkProgress:
     def check_start(self, *, prepares: bool) -> None:
         """Refuse a table that has output, or prepared rows, of attempts nobody knows of.
 
-        Rows are looked for only if the sink prepares some: not everybody may list them.
+        Whatever the sinks are called: a job directory that was restored from a backup may not know
+        what they were called later. Prepared rows are looked for only if the sink prepares some:
+        not everybody may list them.
 
         Raises:
             FencedError: A newer attempt of this job has written to the table.
@@ -121,8 +132,13 @@ class SinkProgress:
         """
         if self._database.has_column("turnback_progress", "nonce"):
             self.known()
+            for _, done in self._others():
+                require_known_attempt(self._ctx, attempt_of(done.version), done.nonce, self._where)
+                if done.version > version_of(attempt_of(done.version), 0):
+                    require_promised(self._ctx, done.version, self._where)
         if prepares and self._database.has_table("turnback_commits"):
-            require_promised(self._ctx, self._newest_marked()[0], self._where)
+            for _, newest in self._newest_marked():
+                require_promised(self._ctx, newest, self._where)
         for txn in self._prepared_by_job() if prepares else ():
             nonce = known_nonce(self._ctx, txn)
             if nonce != "":
@@ -134,41 +150,66 @@ class SinkProgress:
         What they have prepared is in no checkpoint that this job directory has.
         """
         done = self.read()
-        if not self._is_known(done) or promised_version(self._ctx, done.version) < done.version:
+        if not self._is_acceptable(done):
             self._write(0, "")
+        for sink, other in self._others():
+            if not self._is_acceptable(other):
+                self._update(sink, 0, "")
         if prepares:
             self._forget_markers()
         for txn in self._prepared_by_job() if prepares else ():
             if known_nonce(self._ctx, txn) is None:
                 self._database.roll_back_prepared(txn)
 
-    def _newest_marked(self) -> tuple[int, str]:
-        """The newest version that a known attempt has committed, and what its markers are called.
+    def _others(self) -> list[tuple[str, Progress]]:
+        """What is recorded of all other sinks of the job directory, by their names."""
+        found = []
+        for job in self._job_names():
+            rows = self._database.query(
+                f"SELECT sink, version, nonce FROM {self._table} WHERE LEFT(sink, {len(job)}) = %s",
+                (job,),
+            )
+            found += [(sink, Progress(int(version), nonce or "")) for sink, version, nonce in rows]
+        return [(sink, done) for sink, done in found if sink != self._sink]
+
+    def _job_names(self) -> list[str]:
+        """What the names of all sinks of the job directory begin with."""
+        directory = self._ctx.directory_id
+        return [name_job_in_database(directory, job) for job in sorted(self._jobs) if directory]
+
+    def _newest_marked(self) -> list[tuple[str, int]]:
+        """What the markers of each sink and driver are called, and the newest version among them.
 
         Attempts that are not known are refused by what is recorded beside the table.
         """
         commits = self._database.helper("turnback_commits")
-        found = self._database.query(
-            f"SELECT sink, max(version) FROM {commits} "
-            f"WHERE (sink = %s OR LEFT(sink, {len(self._sink) + 1}) = %s) GROUP BY sink",
-            (self._sink, f"{self._sink}:"),
-        )
-        for marker, newest in sorted(found, key=lambda row: row[1], reverse=True):
-            nonce = self._nonce_of(attempt_of(newest))
-            if nonce and marker == f"{self._sink}:{mark_of(nonce)}":
-                return int(newest), marker
-        return 0, ""
+        newest = []
+        for job in self._job_names():
+            found = self._database.query(
+                f"SELECT sink, max(version) FROM {commits} "
+                f"WHERE LEFT(sink, {len(job)}) = %s GROUP BY sink",
+                (job,),
+            )
+            for marker, version in found:
+                nonce = self._nonce_of(attempt_of(version))
+                if nonce and marker.endswith(f":{mark_of(nonce)}"):
+                    newest.append((marker, int(version)))
+        return newest
 
     def _forget_markers(self) -> None:
         """Remove markers of what no checkpoint of this job has promised."""
-        newest, marker = self._newest_marked()
-        promised = promised_version(self._ctx, newest)
-        if promised < newest:
-            self._database.execute(
-                f"DELETE FROM {self._database.helper('turnback_commits')} "
-                "WHERE sink = %s AND version > %s",
-                (marker, promised),
-            )
+        for marker, newest in self._newest_marked():
+            promised = promised_version(self._ctx, newest)
+            if promised < newest:
+                self._database.execute(
+                    f"DELETE FROM {self._database.helper('turnback_commits')} "
+                    "WHERE sink = %s AND version > %s",
+                    (marker, promised),
+                )
+
+    def _is_acceptable(self, done: Progress) -> bool:
+        """Whether the job directory knows of an attempt, and has promised what it has written."""
+        return self._is_known(done) and promised_version(self._ctx, done.version) >= done.version
 
     def _is_known(self, done: Progress) -> bool:
         strict = replace(self._ctx, take_over=False)
@@ -179,10 +220,8 @@ class SinkProgress:
         return True
 
     def _prepared_by_job(self) -> list[TransactionId]:
-        if not self._ctx.directory_id or not self._ctx.job_id:
-            return []
-        job = name_job_in_database(self._ctx.directory_id, self._ctx.job_id)
-        return [txn for txn in self._database.prepared() if txn.sink.startswith(job)]
+        jobs = tuple(self._job_names())
+        return [txn for txn in self._database.prepared() if txn.sink.startswith(jobs)]
 
     def _nonce_of(self, attempt: int) -> str:
         if attempt == self._ctx.attempt:
@@ -191,12 +230,14 @@ class SinkProgress:
         return known or ""
 
     def _write(self, version: int, nonce: str) -> None:
-        changed = self._database.execute(
-            f"UPDATE {self._table} SET version = %s, nonce = %s WHERE sink = %s",
-            (version, nonce, self._sink),
-        )
-        if not changed:
+        if not self._update(self._sink, version, nonce):
             self._insert(version, nonce)
+
+    def _update(self, sink: str, version: int, nonce: str) -> int:
+        return self._database.execute(
+            f"UPDATE {self._table} SET version = %s, nonce = %s WHERE sink = %s",
+            (version, nonce, sink),
+        )
 
     def _insert(self, version: int, nonce: str) -> None:
         self._database.execute(

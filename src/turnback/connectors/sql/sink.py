@@ -77,17 +77,21 @@ class SqlSink(Sink):
         """Check everything that can be checked before the job starts; writes nothing."""
         with DriverConnection(self) as database:
             self._check(database, ctx)
-            TableOwner(database, ctx).check_claim()
-            SinkProgress(database, ctx).check_start(prepares=self.mode == EXACTLY_ONCE)
+            owner = TableOwner(database, ctx)
+            owner.check_claim()
+            progress = SinkProgress(database, ctx, owner.job_before())
+            progress.check_start(prepares=self.mode == EXACTLY_ONCE)
 
     def claim(self, ctx: CommitterContext) -> None:
         with DriverConnection(self) as database:
             self._check(database, ctx)
             create_helpers(database)
-            TableOwner(database, ctx).claim()
-            progress = SinkProgress(database, ctx)
+            owner = TableOwner(database, ctx)
+            owner.check_claim()
+            progress = SinkProgress(database, ctx, owner.job_before())
             prepares = self.mode == EXACTLY_ONCE
             progress.check_start(prepares=prepares)
+            owner.claim()
             if ctx.take_over:
                 progress.take_over(prepares=prepares)
 

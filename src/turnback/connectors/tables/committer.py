@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +37,11 @@ from turnback.storage.base import Storage
 from turnback.values.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
+_VERSION = "turnback.version"
+_DIRECTORY = "turnback.directory"
+_JOB_ID = "turnback.job-id"
+_ATTEMPT = "turnback.attempt"
+_NONCE = "turnback.nonce"
 _TRIES = 12
 _LONGEST_WAIT_S = 2.0
 
@@ -108,8 +113,33 @@ class TableTarget(CompactTarget, Protocol):
 
     def mark(self, mark: Mark) -> None: ...
 
+    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
+        """What the newest commit of a job directory says about itself, see `who_commits`.
+
+        None if the table that was last looked at does not reach back that far.
+        """
+
     def version(self) -> str:
         """The version of the table that was last looked at or committed."""
+
+
+def who_commits(mark: Mark) -> dict[str, str]:
+    """What a commit says of its driver, to people and for `require_known_output`."""
+    return {
+        _VERSION: str(mark.version),
+        _DIRECTORY: mark.identity.directory_id,
+        _JOB_ID: mark.identity.job_id,
+        _ATTEMPT: str(mark.attempt),
+        _NONCE: mark.nonce,
+    }
+
+
+def newest_commit(
+    commits: Iterable[Mapping[str, Any]], directory_id: str
+) -> Mapping[str, Any] | None:
+    """Find the newest commit of a job directory; `commits` are what they say, newest first."""
+    own = (commit for commit in commits if commit.get(_DIRECTORY) == directory_id)
+    return next(own, None)
 
 
 def require_known_marks(target: TableTarget, ctx: CommitterContext, place: str) -> None:
@@ -132,20 +162,74 @@ def require_known_marks(target: TableTarget, ctx: CommitterContext, place: str) 
     require_known_attempt(ctx, mark.attempt, nonce, place)
 
 
-def require_promised_rows(target: TableTarget, ctx: CommitterContext, place: str) -> None:
-    """Refuse a table with rows of this sink that no checkpoint of its job has promised.
+def require_known_output(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    """Refuse a table with output that the job directory knows nothing of, or has not promised.
 
-    To be called after `require_known_marks`, when the table is claimed.
+    To be called after `TableTarget.look`, when the table is claimed. Whatever the sinks were called
+    that have written it: a job directory that was restored from a backup may not know what they
+    were called later, but the commits of a table say whose they are.
+
+    Args:
+        target: The table.
+        ctx: Who claims it.
+        place: What messages call the table.
+        before: The job that the table belonged to until now, if it was in the same job directory;
+            empty if there was none.
+
+    Raises:
+        FencedError: A newer attempt has written to it.
+        ConfigurationError: The job directory was restored from a backup, or replaced by a copy.
     """
-    mark = target.remembered(SinkIdentity.of(ctx))
-    if mark is not None:
-        require_promised(ctx, mark.version, place)
+    for one in _same_directory(ctx, before):
+        require_known_marks(target, one, place)
+        mark = target.remembered(SinkIdentity.of(one))
+        if mark is not None:
+            require_promised(one, mark.version, place)
+    if ctx.directory_id:
+        _require_known_commits(target, ctx, place, before)
 
 
-def forget_unknown_marks(target: TableTarget, ctx: CommitterContext, place: str) -> None:
-    """Let a job go on that would be refused for its marks, as its user allows."""
-    own = SinkIdentity.of(ctx)
+def _require_known_commits(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    newest = target.newest_commit(ctx.directory_id) if ctx.job_id else None
+    # What was there before the job directory was deleted and made again does not count.
+    if newest is None or newest.get(_JOB_ID) not in (ctx.job_id, before):
+        return
+    attempt = int(newest[_ATTEMPT])
+    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
+    nonce = newest.get(_NONCE, "")
+    same = known is not None and nonce in ("", short_nonce(known))
+    require_known_attempt(ctx, attempt, known if known is not None and same else nonce, place)
+    if attempt:
+        require_promised(ctx, int(newest[_VERSION]), place)
+
+
+def _same_directory(ctx: CommitterContext, before: str) -> list[CommitterContext]:
+    """The sink, and all others that the job directory knows; also those of the job before."""
+    jobs = {ctx.job_id, before} - {""} if ctx.job_id else {ctx.job_id}
+    uids = (ctx.uid, *ctx.other_uids)
+    return [replace(ctx, uid=uid, job_id=job) for job in sorted(jobs) for uid in uids]
+
+
+def forget_unknown_output(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    """Let a job go on that would be refused for what the table has, as its user allows."""
+    for one in _same_directory(ctx, before):
+        target.look()
+        _forget_unknown_mark(target, one, place)
     target.look()
+    try:
+        _require_known_commits(target, replace(ctx, take_over=False), place, before)
+    except ConfigurationError:
+        target.mark(target.remembered(SinkIdentity.of(ctx)) or Mark(SinkIdentity.of(ctx)))
+
+
+def _forget_unknown_mark(target: TableTarget, ctx: CommitterContext, place: str) -> None:
+    own = SinkIdentity.of(ctx)
     try:
         require_known_marks(target, replace(ctx, take_over=False), place)
     except ConfigurationError:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.committer import Mark, newest_commit, who_commits
 from turnback.connectors.tables.compaction import Compaction, ConflictError
 from turnback.connectors.tables.files import Layout, TableFile
 from turnback.connectors.tables.join import TARGET_BYTES
@@ -174,7 +174,7 @@ class DeltaTarget:
         self._append(files, mark, told)
 
     def mark(self, mark: Mark) -> None:
-        self._append((), mark, {})
+        self._append((), mark, who_commits(mark))
 
     def _append(self, files: Sequence[TableFile], mark: Mark, told: dict[str, str]) -> None:
         transaction = require("deltalake.transaction", "delta", "DeltaSink")
@@ -198,6 +198,10 @@ class DeltaTarget:
     def find_join(self, identity: SinkIdentity, version: int) -> str | None:
         with self._failures("read the history of"):
             return found_join(self._table.history(_HISTORY), _app_id(identity), version)
+
+    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
+        with self._failures("read the history of"):
+            return newest_commit(self._table.history(_HISTORY), directory_id)
 
     def merge(self, rows: pa.Table, mark: Mark) -> None:
         # Columns that only the table has keep their values.

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from turnback.connectors.tables.committer import Mark
+from turnback.connectors.tables.committer import Mark, newest_commit, who_commits
 from turnback.connectors.tables.compaction import Compaction, ConflictError
 from turnback.connectors.tables.files import Layout, TableFile
 from turnback.connectors.tables.iceberg_compaction import JoinedFiles, describe, plan
@@ -155,18 +155,24 @@ class IcebergTarget:
             self._commit(transaction, mark)
 
     def find_join(self, identity: SinkIdentity, version: int) -> str | None:
+        return found_join(self._commits(), _property(identity), version)
+
+    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
+        return newest_commit(self._commits(), directory_id)
+
+    def _commits(self) -> Iterator[Mapping[str, Any]]:
+        """What commits say about themselves, newest first."""
         snapshots = sorted(
             self._table.snapshots(),
             key=lambda snapshot: snapshot.sequence_number or 0,
             reverse=True,
         )
-        summaries = (one.summary.additional_properties for one in snapshots if one.summary)
-        return found_join(summaries, _property(identity), version)
+        return (one.summary.additional_properties for one in snapshots if one.summary)
 
     def mark(self, mark: Mark) -> None:
         with self._failures("commit to"):
             transaction = self._table.transaction()
-            self._add_empty_snapshot(transaction)
+            self._add_empty_snapshot(transaction, who_commits(mark))
             self._commit(transaction, mark)
 
     def merge(self, rows: pa.Table, mark: Mark) -> None:
@@ -177,7 +183,7 @@ class IcebergTarget:
                 rows, join_cols=list(self._sink.key), snapshot_properties=summary
             )
             if not result.rows_updated and not result.rows_inserted:
-                self._add_empty_snapshot(transaction)
+                self._add_empty_snapshot(transaction, who_commits(mark))
             self._commit(transaction, mark)
 
     def plan_compaction(self) -> Compaction:
@@ -202,9 +208,9 @@ class IcebergTarget:
         snapshot = self._table.current_snapshot()
         return str(snapshot.snapshot_id) if snapshot is not None else "none"
 
-    def _add_empty_snapshot(self, transaction: Any) -> None:
+    def _add_empty_snapshot(self, transaction: Any, told: Mapping[str, str]) -> None:
         """Let a commit without data conflict with others: a property alone does not."""
-        update = transaction.update_snapshot(snapshot_properties=self._summary)
+        update = transaction.update_snapshot(snapshot_properties={**self._summary, **told})
         with update.fast_append():
             pass
 

@@ -15,9 +15,9 @@ from turnback.connectors.tables.committer import (
     Mark,
     TableCommitter,
     TableTarget,
-    forget_unknown_marks,
-    require_known_marks,
-    require_promised_rows,
+    forget_unknown_output,
+    require_known_output,
+    who_commits,
 )
 from turnback.connectors.tables.compaction import BackgroundCompaction, Compaction, compact_table
 from turnback.connectors.tables.files import FileNames, Layout, TableTransaction, TableWriter
@@ -130,19 +130,25 @@ class TableSink(Sink):
         return TableWriter(self.layout(ctx.type), ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
+        self._check_claim(ctx)
+
+    def _check_claim(self, ctx: CommitterContext) -> str:
+        """Check everything; returns the job in this job directory that the table belongs to."""
         self._check_columns(ctx)
         ownership = self.ownership(ctx)
+        before = ""
         if ownership is not None:
             ownership.check_claim()
+            before = ownership.job_before()
         target = self.target(ctx)
         target.check(ctx.type)
         if target.exists():
             target.look()
-            require_known_marks(target, ctx, self.place)
-            require_promised_rows(target, ctx, self.place)
+            require_known_output(target, ctx, self.place, before)
+        return before
 
     def claim(self, ctx: CommitterContext) -> None:
-        self.check_claim(ctx)
+        before = self._check_claim(ctx)
         target = self.target(ctx)
         if ctx.type is not None:
             target.create(ctx.type)
@@ -150,7 +156,7 @@ class TableSink(Sink):
         if ownership is not None:
             ownership.claim()
         if ctx.take_over and target.exists():
-            forget_unknown_marks(target, ctx, self.place)
+            forget_unknown_output(target, ctx, self.place, before)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         target = self.target(ctx)
@@ -298,15 +304,7 @@ class TableSink(Sink):
 
 def commit_marks(app: str, mark: Mark, join: str) -> dict[str, str]:
     """What a commit says about itself, to people and for `found_join`."""
-    return {
-        _APP: app,
-        _VERSION: str(mark.version),
-        _JOIN: join,
-        "turnback.directory": mark.identity.directory_id,
-        "turnback.job-id": mark.identity.job_id,
-        "turnback.attempt": str(mark.attempt),
-        "turnback.nonce": mark.nonce,
-    }
+    return {_APP: app, _JOIN: join, **who_commits(mark)}
 
 
 def found_join(commits: Iterable[Mapping[str, Any]], app: str, version: int) -> str | None:
