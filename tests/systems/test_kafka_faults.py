@@ -610,6 +610,48 @@ def test_a_restored_job_directory_is_refused_and_doubles_only_if_allowed(kafka, 
     assert values(kafka, topic) == [1, 1, 2]
 
 
+class Checkpoints(dict):
+    newest_epoch = dict.get
+
+
+def test_a_restored_job_whose_sink_is_renamed_is_refused(kafka, topic, directory):
+    """The backup was made in the middle of an attempt, after its first epoch."""
+    first = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    first.ctx = replace(first.ctx, attempts=Attempts({1: "a"}), nonce="a")
+    committer = first.start()
+    promised = first.stage(1, [("a", 1)])
+    committer.commit(promised)
+    committer.commit(first.stage(2, [("a", 2)]))
+    committer.close()
+    renamed = SinkJob(directory, kafka_sink(kafka.servers, topic), 2, "renamed")
+    known = Attempts({1: "a", 2: "b"})
+    renamed.ctx = replace(
+        renamed.ctx, attempts=known, nonce="b", promised=Checkpoints({1: 1}), other_uids=("out",)
+    )
+    start = replace(renamed.ctx, attempt=0, nonce="")
+    with pytest.raises(ConfigurationError, match=r"attempt 1 .*restored from a backup"):
+        renamed.sink.check_claim(start)
+    accepted = replace(start, take_over=True)
+    renamed.sink.check_claim(accepted)
+    renamed.sink.claim(accepted)
+    renamed.start().commit(renamed.stage(2, [("a", 3)]))
+    assert values(kafka, topic) == [1, 2, 3]
+    renamed.sink.check_claim(replace(start, promised=Checkpoints({2: 2})))
+
+
+def test_a_backup_from_before_a_fresh_start_is_refused(kafka, topic, directory):
+    first = SinkJob(directory, kafka_sink(kafka.servers, topic))
+    first.ctx = replace(first.ctx, attempts=Attempts({1: "a"}), nonce="a")
+    first.start().close()
+    afresh = SinkJob(directory, kafka_sink(kafka.servers, topic), 2, job_id="fresh")
+    afresh.ctx = replace(afresh.ctx, attempts=Attempts({1: "a", 2: "b"}), nonce="b")
+    afresh.start().close()
+    restored = replace(first.ctx, attempt=0, nonce="")
+    with pytest.raises(ConfigurationError, match=r"attempt 2 .*restored from a backup"):
+        first.sink.check_claim(restored)
+    first.sink.check_claim(replace(restored, take_over=True))
+
+
 def test_what_a_job_has_published_does_not_count_for_its_copy(kafka, topic, directory, tmp_path):
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()

@@ -282,6 +282,20 @@ def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
     assert value_of(client, layout, "a") == b"2"
 
 
+def test_a_backup_from_before_a_fresh_start_is_refused(make: Any, driver: Driver) -> None:
+    sink = make()
+    sink.claim(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
+    afresh = {"job_id": "id-2", "attempt": 4, "nonce": "y", "attempts": Attempts(n3="x", n4="y")}
+    sink.claim(driver(**afresh))
+    restored = {"attempt": 0, "attempts": Attempts(n3="x")}
+    for step in (sink.check_claim, sink.claim):
+        with pytest.raises(ConfigurationError, match=r"attempt 4 .*restored from a backup"):
+            step(driver(**restored))
+    sink.claim(driver(**restored, take_over=True))
+    sink.claim(driver(attempt=4, nonce="z", attempts=Attempts(n3="x", n4="z")))
+    sink.check_claim(driver(attempt=0, attempts=Attempts(n3="x", n4="z")))
+
+
 def test_a_driver_that_was_replaced_claims_nothing_back(make: Any, driver: Driver) -> None:
     attempts = Attempts(n3="x", n4="y")
     sink = make()

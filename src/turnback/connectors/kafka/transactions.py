@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ from turnback.sinks.base import (
     promised_version,
     require_known_attempt,
     require_newest_attempt,
+    require_promised,
 )
 from turnback.sinks.elements import decode_elements
 from turnback.sinks.staged_elements import StagedFiles, StagedTask, StagingWriter
@@ -149,6 +150,9 @@ class TransactionalDelivery(WriteAheadSink):
             closing(self._owner_register(memory)) as register,
         ):
             self._check_owner(register, ctx, settled=False)
+            with ExitStack() as opened:
+                for progress, former in self._former(register, memory, ctx, opened):
+                    self._require_promised(progress, former)
 
     def claim(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the prefix.
@@ -168,15 +172,49 @@ class TransactionalDelivery(WriteAheadSink):
                 return
             failures = KafkaClient(self._cluster, name)
             with (
+                ExitStack() as opened,
                 closing(self._fencing_producer(owner, ctx)) as producer,
                 failures.failures(f"claim the transactional-id prefix {self.prefix!r}"),
             ):
                 notes = [(owner, self._note_of(ctx))]
-                if ctx.take_over and self._is_foreign(progress, ctx):
-                    notes.append(
-                        (progress, Remembered(0, _encode(KafkaProgress(ctx.directory_id))))
-                    )
+                known = [(progress, ctx), *self._former(owner, memory, ctx, opened)]
+                for register, of_sink in known if ctx.take_over else ():
+                    if self._is_foreign(register, of_sink):
+                        nothing = _encode(KafkaProgress(ctx.directory_id))
+                        notes.append((register, Remembered(0, nothing)))
                 _write(producer, (), notes)
+
+    def _former(
+        self,
+        owner: KafkaRegister,
+        memory: KafkaMemory,
+        ctx: CommitterContext,
+        opened: ExitStack,
+    ) -> list[tuple[KafkaRegister, CommitterContext]]:
+        """The sink of this job that had the prefix before, if it was called otherwise.
+
+        It is asked for before an attempt has begun, which is noted in its place.
+        """
+        if ctx.job_directory is None or ctx.attempt or not ctx.job_id:
+            return []
+        found = owner.get_anywhere(settled=False)
+        before = _decode(found[-1].note, _UNKNOWN) if found else _UNKNOWN
+        here = canonical_directory(ctx.job_directory)
+        if before is _UNKNOWN or canonical_directory(before.directory) != here:
+            return []
+        former = replace(ctx, uid=before.uid, job_id=before.job_id or ctx.job_id)
+        if (former.uid, former.job_id) == (ctx.uid, ctx.job_id):
+            return []
+        return [(opened.enter_context(closing(self._progress_register(memory, former))), former)]
+
+    def _require_promised(self, progress: KafkaRegister, ctx: CommitterContext) -> None:
+        """Refuse what a sink has published that was called otherwise, and nobody knows of."""
+        found = self._found(progress, ctx)
+        if found is not None and found.number:
+            place = f"Kafka, in the consumer group {progress.group!r},"
+            nonce = _decode(found.note, KafkaProgress("")).nonce
+            require_known_attempt(ctx, attempt_of(found.number), nonce, place)
+            require_promised(ctx, found.number, place)
 
     def _is_foreign(self, progress: KafkaRegister, ctx: CommitterContext) -> bool:
         """Whether what is noted as this job's progress is that of a copy, or was restored away.
