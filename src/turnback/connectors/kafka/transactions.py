@@ -149,9 +149,9 @@ class TransactionalDelivery(WriteAheadSink):
             closing(KafkaMemory(self._cluster, name, create=False)) as memory,
             closing(self._owner_register(memory)) as register,
         ):
-            self._check_owner(register, ctx, settled=False)
+            _, owner = self._look_up_owner(register, ctx, settled=False)
             with ExitStack() as opened:
-                for progress, former in self._former(register, memory, ctx, opened):
+                for progress, former in self._former(owner, memory, ctx, opened):
                     self._require_promised(progress, former)
 
     def claim(self, ctx: CommitterContext) -> None:
@@ -168,7 +168,8 @@ class TransactionalDelivery(WriteAheadSink):
             closing(self._owner_register(memory)) as owner,
             closing(self._progress_register(memory, ctx)) as progress,
         ):
-            if self._check_owner(owner, ctx, settled=False) and not ctx.attempt:
+            is_mine, before = self._look_up_owner(owner, ctx, settled=False)
+            if is_mine and not ctx.attempt:
                 return
             failures = KafkaClient(self._cluster, name)
             with (
@@ -177,7 +178,7 @@ class TransactionalDelivery(WriteAheadSink):
                 failures.failures(f"claim the transactional-id prefix {self.prefix!r}"),
             ):
                 notes = [(owner, self._note_of(ctx))]
-                known = [(progress, ctx), *self._former(owner, memory, ctx, opened)]
+                known = [(progress, ctx), *self._former(before, memory, ctx, opened)]
                 for register, of_sink in known if ctx.take_over else ():
                     if self._is_foreign(register, of_sink):
                         nothing = _encode(KafkaProgress(ctx.directory_id))
@@ -186,7 +187,7 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _former(
         self,
-        owner: KafkaRegister,
+        before: PrefixOwner,
         memory: KafkaMemory,
         ctx: CommitterContext,
         opened: ExitStack,
@@ -197,8 +198,6 @@ class TransactionalDelivery(WriteAheadSink):
         """
         if ctx.job_directory is None or ctx.attempt or not ctx.job_id:
             return []
-        found = owner.get_anywhere(settled=False)
-        before = _decode(found[-1].note, _UNKNOWN) if found else _UNKNOWN
         here = canonical_directory(ctx.job_directory)
         if before is _UNKNOWN or canonical_directory(before.directory) != here:
             return []
@@ -463,16 +462,22 @@ class TransactionalDelivery(WriteAheadSink):
     def _check_owner(
         self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
     ) -> bool:
-        """Whether the prefix is this job's since before; refuses one that somebody else has.
+        """Whether the prefix is this job's since before; refuses one that somebody else has."""
+        return self._look_up_owner(register, ctx, settled=settled)[0]
+
+    def _look_up_owner(
+        self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
+    ) -> tuple[bool, PrefixOwner]:
+        """As `_check_owner`; with it, who had the prefix last.
 
         What is not settled may be about to change: a transaction shows a moment after its commit.
         So nothing is refused for it, unless it stays.
         """
         if ctx.job_directory is None:
-            return True
+            return True, _UNKNOWN
         found = register.get_anywhere(settled=settled)
         try:
-            return self._is_mine(found, ctx)
+            return self._is_mine(found, ctx), _newest(found)
         except TurnbackError as refusal:
             if settled:
                 raise
@@ -480,7 +485,7 @@ class TransactionalDelivery(WriteAheadSink):
                 found = register.get_anywhere(settled=True)
             except SinkError:
                 raise refusal from None
-        return self._is_mine(found, ctx)
+        return self._is_mine(found, ctx), _newest(found)
 
     def _is_mine(self, found: Sequence[Remembered], ctx: CommitterContext) -> bool:
         assert ctx.job_directory is not None
@@ -566,6 +571,10 @@ class TransactionalDelivery(WriteAheadSink):
 
 _UNKNOWN = PrefixOwner("", "", "")
 N = TypeVar("N", bound=msgspec.Struct)
+
+
+def _newest(found: Sequence[Remembered]) -> PrefixOwner:
+    return _decode(found[-1].note, _UNKNOWN) if found else _UNKNOWN
 
 
 def _encode(note: msgspec.Struct) -> str:
