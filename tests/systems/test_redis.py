@@ -124,6 +124,47 @@ def test_an_old_value_never_overwrites_a_newer_one(
     assert value() == b"2"
 
 
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_of_one_epoch_the_last_of_a_key_counts_however_its_tasks_come(
+    make: Any, client: Any, task: Task, layout: str
+) -> None:
+    sink = make(layout=layout, values="n")
+    # Two tasks that write one key: the later one counts.
+    write(sink, task(partition=10, task_attempt_id=7), ("a", 1))
+    write(sink, task(partition=9, task_attempt_id=8), ("a", 2))
+    assert value_of(client, layout, "a") == b"1"
+    # A copy of a task that is killed before its end has written nothing that counts.
+    write(sink, task(epoch=8, task_attempt_id=40), ("a", 3), ("a", 4))
+    copy = sink.writer(task(epoch=8, task_attempt_id=41))
+    copy.write(Batch(task().type, [("a", 3)]))
+    copy.abort()
+    assert value_of(client, layout, "a") == b"4"
+    # One that was thought to be dead comes after the one that took its place.
+    stray = sink.writer(task(epoch=9, task_attempt_id=99))
+    stray.write(Batch(task().type, [("a", 5)]))
+    write(sink, task(epoch=9, task_attempt_id=100), ("a", 6))
+    assert stray.prepare() is None
+    assert value_of(client, layout, "a") == b"6"
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_task_of_an_attempt_that_was_replaced_writes_nothing_any_more(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    sink.claim(driver())
+    write(sink, by(task, driver(), epoch=5), ("a", 1))
+    strays = [sink.writer(by(task, driver(), epoch=9)) for _ in range(2)]
+    strays[0].write(Batch(task().type, [("a", 2), ("b", 2)]))
+    sink.claim(driver(attempt=4))  # the job was turned back, and has not come to these keys yet
+    with pytest.raises(SinkError, match=r"attempt 4 of the job writes .* a task of attempt 3"):
+        strays[0].prepare()
+    with pytest.raises(SinkError, match=r"attempt 4 of the job writes .* a task of attempt 3"):
+        strays[1].write(Batch(task().type, [("c", 3)]))
+    assert value_of(client, layout, "a") == b"1"
+    assert not client.exists("b", "c")
+
+
 def test_writers_that_race_leave_the_newest(make: Any, client: Any, task: Task) -> None:
     def run(epochs: range) -> None:
         for epoch in epochs:
@@ -239,9 +280,9 @@ def test_a_task_of_the_former_owner_writes_nothing_any_more(
     sink.claim(driver("fork", attempt=1))
     write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
     with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
-        late.write(Batch(task().type, [("a", 1), ("b", 1)]))
+        late.prepare()
     assert value_of(client, layout, "a") == b"2"
-    assert not client.exists("b")
+    assert not client.exists("other")
 
 
 def test_a_copy_of_the_job_is_another_job(
@@ -277,8 +318,9 @@ def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
     sink.claim(after)
     write(sink, by(task, after, epoch=1), ("a", 2))
     assert value_of(client, layout, "a") == b"2"
+    late.write(Batch(task().type, [("a", 3)]))
     with pytest.raises(SinkError, match="claimed anew"):
-        late.write(Batch(task().type, [("a", 3)]))
+        late.prepare()
     assert value_of(client, layout, "a") == b"2"
 
 
@@ -379,7 +421,7 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(
     writer.write(Batch(task().type, [("a", 2)]))
     redis.crash()
     with pytest.raises(SinkError, match="Redis at redis"):
-        writer.write(Batch(task().type, [("b", 2)]))
+        writer.prepare()
     redis.start()
     write(sink, task(epoch=8), ("a", 2), ("b", 2))
     with redis.connect() as client:
@@ -395,7 +437,7 @@ def test_a_lost_reply_fails_the_task_and_the_next_one_writes_the_same(
         writer.write(Batch(task().type, [("a", 1)]))
         proxy.lose_replies(5)
         with pytest.raises(SinkError):
-            writer.write(Batch(task().type, [("b", 2)]))
+            writer.prepare()
     write(make(), task(task_attempt_id=41), ("a", 1), ("b", 2))
     assert stored(client, "a") == {"n": "1"}
     assert stored(client, "b") == {"n": "2"}

@@ -35,30 +35,38 @@ _OWNER_KEYS = "turnback:owner:"
 _VERSION_KEYS = "turnback:version:"
 _DIGITS = 19
 
-# What both scripts begin with. Only tasks of the job that owns the keys may write, and whether it
-# still does is seen in the same step as the write. Versions of different owners are not compared: a
-# value that is not of this owner is older, however many attempts its owner has had. Numbers of Lua
-# have 53 bits, so versions are compared as text of equal length.
+# What both scripts begin with. Only tasks of the newest attempt of the job that owns the keys may
+# write, and whether that is so is seen in the same step as the write. Versions of different owners
+# are not compared: a value that is not of this owner is older, however many attempts its owner has
+# had. Of one epoch, the later task counts, and of one task the later attempt at it, in whatever
+# order they come. Numbers of Lua have 53 bits, so all are compared as text of equal length.
 _OF_OWNER = f"""
 local claim, version, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local order, attempt = ARGV[4], tonumber(ARGV[5])
 local note = redis.call('GET', KEYS[1])
 if claim == '' and note then return -1 end
 if claim ~= '' and not (note and string.find(note, '"claim":"' .. claim .. '"', 1, true)) then
   return -1
 end
+if note and (cjson.decode(note).attempt or 0) > attempt then return -1 end
 local mark = claim == '' and '' or '.' .. claim
 local function is_newer(known)
-  return known and string.sub(known, {_DIGITS + 1}) == mark
-    and string.sub(known, 1, {_DIGITS}) > version
+  if not known then return false end
+  local rest = string.sub(known, {_DIGITS + 1})
+  local colon = string.find(rest, ':', 1, true) or #rest + 1
+  if string.sub(rest, 1, colon - 1) ~= mark then return false end
+  local other = string.sub(known, 1, {_DIGITS})
+  return other > version or (other == version and string.sub(rest, colon + 1) > order)
 end
+local written_as = version .. mark .. ':' .. order
 """
 _SET_HASHES = f"""{_OF_OWNER}
-local at, written = 4, 0
+local at, written = 6, 0
 for i = 2, #KEYS do
   local key, count = KEYS[i], tonumber(ARGV[at])
   if not is_newer(redis.call('HGET', key, '{_VERSION_FIELD}')) then
     redis.call('DEL', key)
-    redis.call('HSET', key, '{_VERSION_FIELD}', version .. mark, unpack(ARGV, at + 1, at + count))
+    redis.call('HSET', key, '{_VERSION_FIELD}', written_as, unpack(ARGV, at + 1, at + count))
     if ttl > 0 then redis.call('PEXPIRE', key, ttl) end
     written = written + 1
   end
@@ -70,12 +78,12 @@ _SET_STRINGS = f"""{_OF_OWNER}
 local written = 0
 for i = 2, #KEYS, 2 do
   if not is_newer(redis.call('GET', KEYS[i + 1])) then
-    if ARGV[i + 2] == '1' then
-      redis.call('SET', KEYS[i], ARGV[i + 3])
+    if ARGV[i + 4] == '1' then
+      redis.call('SET', KEYS[i], ARGV[i + 5])
     else
       redis.call('DEL', KEYS[i])
     end
-    redis.call('SET', KEYS[i + 1], version .. mark)
+    redis.call('SET', KEYS[i + 1], written_as)
     if ttl > 0 then
       redis.call('PEXPIRE', KEYS[i], ttl)
       redis.call('PEXPIRE', KEYS[i + 1], ttl)
@@ -113,12 +121,14 @@ class _Owner(msgspec.Struct, frozen=True):
 class RedisSink(IdempotentSink):
     """Keeps the latest value of every key in Redis.
 
-    Tasks write at once, without waiting for the checkpoint; after a failure the same keys are
-    written again. Each key remembers the version of its value, attempt and epoch, and a script in
-    the server compares it: a value that comes late, from a task or a driver that was replaced,
-    never overwrites a newer one. The same script looks whose the keys are: a task of a job that
-    they were taken over from writes nothing, and fails. Key the stream by the same fields, so that
-    one task writes a key.
+    Tasks write at the end of each epoch, without waiting for the checkpoint; after a failure the
+    same keys are written again. Until then a task holds the epoch's elements in memory, and of each
+    key it writes the last value only. Each key remembers the version of its value, attempt, epoch
+    and task, and a script in the server compares it: a value that comes late, from a task or a
+    driver that was replaced, never overwrites a newer one. The same script looks whose the keys
+    are: a task of an older attempt, or of a job that they were taken over from, writes nothing, and
+    fails. Key the stream by the same fields, so that one task writes a key; if several tasks write
+    it in one epoch, the last of them counts, in the order of their numbers.
 
     Readers see values before their checkpoint is complete.
 
@@ -183,6 +193,10 @@ class RedisSink(IdempotentSink):
         self._password = password_of("RedisSink", given, password_from, None)
         self._client: Any = None
         self._claim = ""
+        self._ctx: WriterContext | None = None
+        self._batches: list[Batch] = []
+        self._last: dict[str, tuple[int, int]] = {}
+        """Where the last element of each key is: the batch, and the row."""
 
     # -- on the driver
 
@@ -257,6 +271,12 @@ class RedisSink(IdempotentSink):
     # -- in tasks
 
     def open(self, ctx: WriterContext) -> None:
+        self._ctx = ctx
+        self._batches = []
+        self._last = {}
+        self._connect_as_owner(ctx)
+
+    def _connect_as_owner(self, ctx: WriterContext) -> None:
         with self._failures(name_sink(ctx.job, ctx.uid)):
             self._client = self._connect()
             data = self._client.get(self._owner_key)
@@ -272,15 +292,47 @@ class RedisSink(IdempotentSink):
                 f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} in {owner.directory} has taken "
                 f"over the {self._keys}"
             )
+        if owner.attempt > ctx.attempt:
+            raise SinkError(
+                f"{name_sink(ctx.job, ctx.uid)}: attempt {owner.attempt} of the job writes the "
+                f"{self._keys} now, and this is a task of attempt {ctx.attempt}"
+            )
         self._claim = owner.claim
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
-        values = self._columns(batch.type)
-        arrow = batch.arrow
-        keys = self._key_texts(arrow, ctx)
+        self._columns(batch.type)
+        number = len(self._batches)
+        keys = self._key_texts(batch.arrow, ctx)
+        self._last.update((key, (number, row)) for row, key in enumerate(keys))
+        self._batches.append(batch)
+
+    def flush(self) -> None:
+        """Write the last value of each key.
+
+        Not before the end of the epoch: a copy of the task that is killed in the middle would leave
+        a value that its winner has long replaced.
+        """
+        assert self._ctx is not None, "open comes first"
+        of_batch: list[list[tuple[str, int]]] = [[] for _ in self._batches]
+        for key, (number, row) in self._last.items():
+            of_batch[number].append((key, row))
+        for batch, wanted in zip(self._batches, of_batch, strict=True):
+            if wanted:
+                arrow = batch.arrow.take(pa.array([row for _, row in wanted], pa.int64()))
+                self._write(arrow, self._columns(batch.type), [key for key, _ in wanted], self._ctx)
+
+    def _write(
+        self, arrow: pa.RecordBatch, values: list[str], keys: list[str], ctx: WriterContext
+    ) -> None:
         columns = [arrow.column(arrow.schema.get_field_index(name)) for name in values]
         items = _hashes(values, columns) if self.layout == "hash" else _strings(values, columns)
-        head = [self._claim, f"{ctx.version:0{_DIGITS}d}", int((self.ttl or 0) * 1000)]
+        head = [
+            self._claim,
+            f"{ctx.version:0{_DIGITS}d}",
+            int((self.ttl or 0) * 1000),
+            f"{ctx.partition:0{_DIGITS}d}.{ctx.task_attempt_id:0{_DIGITS}d}",
+            ctx.attempt,
+        ]
         with self._failures(name_sink(ctx.job, ctx.uid)):
             script = self._client.register_script(
                 _SET_HASHES if self.layout == "hash" else _SET_STRINGS
@@ -297,7 +349,7 @@ class RedisSink(IdempotentSink):
     def _refuse_former_owner(self, ctx: WriterContext) -> NoReturn:
         """Say who owns the keys now, after a script has written nothing."""
         self.close()
-        self.open(ctx)
+        self._connect_as_owner(ctx)
         raise SinkError(
             f"{name_sink(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
             f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
@@ -315,7 +367,7 @@ class RedisSink(IdempotentSink):
             self._client.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_ctx": None, "_batches": [], "_last": {}}
 
     def _columns(self, kind: TypeInfo) -> list[str]:
         """The columns that are stored."""
