@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from turnback.connectors.sql.values import Limits
+from turnback.connectors.sql.values import Limits, Respelled
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.values.typeinfo import TypeInfo
@@ -133,7 +133,9 @@ class TableColumn(NamedTuple):
         folds: Why values that differ may be equal in it, for columns of a key; None if they never
             are.
         ignores_trailing_blanks: Whether values that differ in blanks at their end are equal in it.
-        changes_text: Whether it reads text and gives back another: shorter, or spelled otherwise.
+        changes_text: Whether it reads text and may give back another: shorter, or spelled
+            otherwise. Then each text is tried before it is written, see `Database.respelled`.
+        is_json: Whether text in it is JSON, of which only the meaning is kept.
     """
 
     name: str
@@ -146,6 +148,7 @@ class TableColumn(NamedTuple):
     folds: str | None = None
     ignores_trailing_blanks: bool = False
     changes_text: bool = False
+    is_json: bool = False
 
 
 class UniqueIndex(NamedTuple):
@@ -239,6 +242,14 @@ class Database(ABC):
         """Why the column does not take values of a type of the stream, or would change some.
 
         None if it takes them, up to its `limits`; empty if there is nothing to say.
+        """
+
+    @abstractmethod
+    def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
+        """What a column makes of texts, in their order; writes nothing.
+
+        Raises:
+            SinkError: The column does not take one of them.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ from turnback.connectors.sql.database import (
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.text import chunks, escaped, joined_rows, plain_text
-from turnback.connectors.sql.values import Limits
+from turnback.connectors.sql.values import Limits, Respelled
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.passwords import password_of
@@ -32,6 +32,7 @@ from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
+_CAST_AT_ONCE = 500
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _CHANGES_TEXT = ("json", "uuid", "inet4", "inet6")
 """Types that respell text. MariaDB's json does not: the catalogue calls it longtext."""
@@ -314,13 +315,20 @@ class MySqlDatabase(Database):
             return _digits_lacking(column, _DIGITS[kind.name], 0)
         if base == "set":
             return "it would reorder its members; use varchar"
-        if column.changes_text:
-            return "it would change the text; use varchar or text"
         if base in ("float", "double") and "(" in column.declared:
             return f"it rounds; use {base} without digits"
         if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
             return f"it cuts parts of a second off; use {base}(6)"
         return None
+
+    def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
+        found: list[Respelled] = []
+        cast = f"CAST(CAST(%s AS {column.type}) AS CHAR)"
+        for first in range(0, len(texts), _CAST_AT_ONCE):
+            some = texts[first : first + _CAST_AT_ONCE]
+            (row,) = self.query(f"SELECT {', '.join([cast] * len(some))}", some)
+            found += map(Respelled, some, row)
+        return found
 
     def check_prepared_transactions(self) -> None:
         engine = self.query(
@@ -553,6 +561,7 @@ def _column(
         and collation not in _NO_PAD
         and "nopad" not in collation,
         changes_text=base in _CHANGES_TEXT,
+        is_json=base == "json",
     )
 
 

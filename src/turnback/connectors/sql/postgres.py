@@ -23,7 +23,7 @@ from turnback.connectors.sql.database import (
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.text import chunks, escaped, joined_rows, plain_text
-from turnback.connectors.sql.values import Limits
+from turnback.connectors.sql.values import Limits, Respelled
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.passwords import password_of
@@ -50,10 +50,13 @@ _NOT_TEXT = {*_INTEGERS, "bool", "bytea", "float4", "float8", "date", "time", "t
 _NOT_TEXT |= {"timetz", "timestamptz", "interval"}
 _CHANGES_TEXT = {"name", "char", "money", "tsvector", "tsquery", "jsonb", "jsonpath", "xml", "uuid"}
 _CHANGES_TEXT |= {"macaddr", "macaddr8", "pg_lsn", "hstore"}
-"""Types that read text and cut, round, reorder or respell it."""
+"""Types that read text and may cut, round, reorder or respell it."""
 _CHANGING_CATEGORIES = "CGINRV"
 """Composite, geometric, network, numeric, range and bit string types: they all respell text."""
-_ARRAYS = {"_text", "_varchar", "_int2", "_int4", "_int8", "_bool"}
+_PLAIN_ARRAYS = {"_text", "_bool"}
+"""Arrays that take each element as it is, or as what it means."""
+_FOLDING_CATEGORIES = "CGR"
+"""Of these, those in which different texts may be equal, each in its usual spelling."""
 _HAS_SECONDS = ("time", "timestamp", "timestamptz")
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
@@ -168,7 +171,8 @@ class PostgresDatabase(Database):
         if password is not None:
             more["password"] = password
         try:
-            return self._psycopg.connect(**more, autocommit=True)
+            # No prepared statements: a pooler may give each transaction another connection.
+            return self._psycopg.connect(**more, autocommit=True, prepare_threshold=None)
         except self._psycopg.Error as error:
             secrets = [more[name] for name in _secret_parameters() & more.keys()]
             raise _refused(self.where, str(error), [password or "", *secrets]) from None
@@ -264,7 +268,7 @@ class PostgresDatabase(Database):
         if not isinstance(kind, BasicTypeInfo):
             return None if base in ("json", "jsonb", "text") else ""
         if kind.name == "string":
-            return _objection_to_text(column)
+            return "" if base in _NOT_TEXT else None
         if base not in _ACCEPTED.get(kind.name, ("bytea",)):
             return ""
         if base == "numeric":
@@ -272,6 +276,21 @@ class PostgresDatabase(Database):
         if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
             return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
         return None
+
+    def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
+        # `format` spells a value as readers see it; a cast does not, for `inet` or `boolean`.
+        kind = column.declared.replace("%", "%%")
+        given = "given"
+        read = f"format('%%s', given::{kind})"
+        if column.type.startswith("_"):
+            given = "given::text[]::text"
+            read = f"{read}::text[]::text"
+        found = self.query(
+            f"SELECT {given}, {read} "
+            "FROM unnest(%s::text[]) WITH ORDINALITY AS texts(given, place) ORDER BY place",
+            (list(texts),),
+        )
+        return [Respelled(*row) for row in found]
 
     def check_prepared_transactions(self) -> None:
         if self.query("SHOW max_prepared_transactions") == [("0",)]:
@@ -482,6 +501,10 @@ def _column(
         folds = 'its collation is not deterministic; use COLLATE "C"'
     elif base.startswith("_"):
         folds = "different texts, such as {1,2} and {1, 2}, are one array; use text"
+    elif base == "jsonb":
+        folds = 'different texts, such as {"a":1} and {"a": 1}, are one document; use text'
+    elif category in _FOLDING_CATEGORIES:
+        folds = f"different texts may be one {declared}; use text"
     numbered = bool(identity) or any(
         (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
     )
@@ -495,7 +518,12 @@ def _column(
         unique_by_itself=numbered or (default is None and not not_null),
         folds=folds,
         ignores_trailing_blanks=base == "bpchar",
-        changes_text=base in _CHANGES_TEXT or category in _CHANGING_CATEGORIES,
+        changes_text=(
+            base in _CHANGES_TEXT
+            or category in _CHANGING_CATEGORIES
+            or (base.startswith("_") and base not in _PLAIN_ARRAYS)
+        ),
+        is_json=base == "jsonb",
     )
 
 
@@ -613,20 +641,6 @@ def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
     if most - decimals < digits - scale:
         return f"it has {most - decimals} digits before the point, of {digits - scale}"
     return None
-
-
-def _objection_to_text(column: TableColumn) -> str | None:
-    if column.type in _NOT_TEXT:
-        return ""
-    if column.changes_text:
-        return f"it would cut or change the text; use {_instead_of(column.type)}"
-    if column.type.startswith("_") and column.type not in _ARRAYS:
-        return "it would change the elements of the array"
-    return None
-
-
-def _instead_of(type: str) -> str:
-    return "json or text" if type == "jsonb" else "text or varchar"
 
 
 def _quoted(name: str) -> str:

@@ -9,11 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from turnback.connectors.sql.database import (
     Database,
     LockTimeoutError,
     LostConnectionError,
+    TableColumn,
     TransactionId,
     WrittenField,
     has_committed,
@@ -24,7 +27,7 @@ from turnback.connectors.sql.database import (
 )
 from turnback.connectors.sql.owner import TableOwner, check_owner_in_task
 from turnback.connectors.sql.progress import SinkProgress, known_nonce
-from turnback.connectors.sql.values import Limits, check_values
+from turnback.connectors.sql.values import Limits, check_spelling, check_values
 from turnback.core.errors import EpochConflictError, SinkError
 from turnback.sinks.base import (
     CommitterContext,
@@ -99,8 +102,10 @@ class CheckedRows:
     def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
         self._target = target
         self._sink = name_sink(ctx.job, ctx.uid)
+        self._database = database
         self._table = database.target
         self._limits: dict[str, Limits] = {}
+        self._changing: dict[str, TableColumn] = {}
         for column in database.columns():
             limits = column.limits
             if column.name in target.key:
@@ -108,6 +113,8 @@ class CheckedRows:
                 # Keys that are null are equal to none, so that the same one would come again.
                 limits = replace(limits, nullable=False, trailing_blanks=blanks)
             self._limits[column.name] = limits
+            if column.changes_text:
+                self._changing[column.name] = column
 
     def take(self, batch: Batch) -> tuple[list[str], list[pa.Array]]:
         """Return the names of the columns, and their values.
@@ -121,7 +128,22 @@ class CheckedRows:
             limits = self._limits.get(field.column, Limits())
             where = f"{self._sink}: column {field.column!r} of {self._table}"
             check_values(values, limits, where)
+            changing = self._changing.get(field.column)
+            if changing is not None and pt.is_string(values.type):
+                self._check_spelling(changing, values, where)
         return [field.column for field in fields], columns
+
+    def _check_spelling(self, column: TableColumn, texts: pa.Array, where: str) -> None:
+        wanted = pc.unique(texts.drop_null()).to_pylist()
+        if not wanted:
+            return
+        try:
+            spelled = self._database.respelled(column, wanted)
+        except LostConnectionError:
+            raise
+        except SinkError as error:
+            raise SinkError(f"{where} does not take a text: {error}") from error
+        check_spelling(spelled, where, is_json=column.is_json)
 
 
 @dataclass

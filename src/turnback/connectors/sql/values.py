@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +17,16 @@ from turnback.core.errors import SinkError
 
 _SHOWN = 40
 """How many characters of a value an error shows: enough to find it, and no whole document."""
+
+
+class Respelled(NamedTuple):
+    """A text, and what is read back if it is written to a column; None if that is nothing.
+
+    Of an array, `given` has its elements as they are given, in the usual form of arrays.
+    """
+
+    given: str
+    stored: str | None
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,53 @@ class Limits:
     members: tuple[str, ...] | None = None
 
 
+def check_spelling(spelled: Iterable[Respelled], where: str, *, is_json: bool) -> None:
+    """Refuse texts that would be read back otherwise; of JSON only the meaning has to stay.
+
+    Raises:
+        SinkError: The message has the first such text and what would become of it, shortened.
+    """
+    for given, stored in spelled:
+        if given != stored and not (is_json and stored and _means_the_same(given, stored)):
+            becomes = "lost" if stored is None else f"read back as {_shown(stored)}"
+            raise SinkError(
+                f"{where} does not take {_shown(given)}: it would be {becomes}. Write it as the "
+                "column spells it, or use a column of text"
+            )
+
+
+def _means_the_same(given: str, stored: str) -> bool:
+    """Whether two texts are the same JSON: names come once, and numbers have all their digits."""
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name that comes twice")
+        return found
+
+    def read(text: str) -> Any:
+        return json.loads(text, object_pairs_hook=members, parse_int=_Number, parse_float=_Number)
+
+    try:
+        return bool(read(given) == read(stored))
+    except (ValueError, ArithmeticError, RecursionError):
+        return False
+
+
+class _Number(Decimal):
+    """A number in JSON, which equals no `true` or `false`."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Number) and super().__eq__(other)
+
+    __hash__ = Decimal.__hash__
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return f"{shown[:_SHOWN]}..." if len(shown) > _SHOWN else shown
+
+
 def check_values(column: pa.Array, limits: Limits, where: str) -> None:
     """Refuse values that a column does not take; `where` is what messages call it.
 
@@ -58,10 +118,7 @@ def check_values(column: pa.Array, limits: Limits, where: str) -> None:
     for refused, reason in _refused(column, limits):
         if pc.any(refused).as_py():
             value = column[pc.index(refused, True).as_py()].as_py()
-            shown = repr(value)
-            if len(shown) > _SHOWN:
-                shown = f"{shown[:_SHOWN]}..."
-            raise SinkError(f"{where} does not take {shown}: {reason}")
+            raise SinkError(f"{where} does not take {_shown(value)}: {reason}")
 
 
 def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
