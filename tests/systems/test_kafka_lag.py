@@ -17,6 +17,7 @@ from services.kafka import PASSWORD, USER
 from turnback.connectors.kafka import lag as kafka_lag
 from turnback.connectors.kafka import offsets as kafka_offsets
 from turnback.connectors.kafka.check import kafka_cluster
+from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.lag import KafkaLagReader
 from turnback.core.errors import TurnbackError
 from turnback.plan.sources import ReplayLimit, SourceLag
@@ -307,3 +308,16 @@ def test_positions_of_other_systems_have_no_limit(kafka):
     lag = reader(kafka.servers, subscribe="any")
     assert lag.replay_limits(['{"files": 7}', "no json"]) == {}
     lag.close()
+
+
+def test_a_broker_that_was_restarted_is_asked_by_who_knew_it_before(kafka, topic):
+    """A client remembers for minutes who leads a partition, and since when."""
+    kafka.write(topic, ["x"], partition=0)
+    places = [(topic, 0), (topic, 1), (topic, 2)]
+    known = kafka_offsets.KafkaOffsets(Cluster(kafka.servers), "source")
+    ends = {(topic, 0): 1, (topic, 1): 0, (topic, 2): 0}
+    assert known.ends(places) == ends
+    for _ in range(2):
+        kafka.restart()
+        assert known.ends(places) == ends
+    known.close()

@@ -23,6 +23,7 @@ START_S = 10.0
 """How long a cluster may take to answer when a job starts."""
 PATIENCE_S = 30.0
 """How long to go on when a cluster is there, but not ready: it has just started, say."""
+_LOOK_S = 0.1
 _COMMIT_S = 60.0
 _HIDDEN = "***"
 _SECRET = re.compile(r"password|secret|jaas|token|oauth|\.pem$|\.key$", re.IGNORECASE)
@@ -32,7 +33,7 @@ Record = tuple[str, bytes | None, bytes | None]
 T = TypeVar("T")
 
 # librdkafka's codes by name, because the client may not be installed where this is imported.
-_MOVING = (
+MOVING = (
     "_WAIT_COORD",
     "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
@@ -50,7 +51,7 @@ _MOVING = (
 `_NOENT` is what librdkafka says itself where no partition it was asked for has a leader.
 """
 PASSING = (
-    *_MOVING,
+    *MOVING,
     "_ALL_BROKERS_DOWN",
     "_TIMED_OUT",
     "_TRANSPORT",
@@ -141,13 +142,15 @@ class KafkaClient:
         except confluent_kafka().KafkaException as error:
             raise self.explain(error.args[0], what) from error
 
-    def ask(self, what: str, question: Callable[[], T], patience_s: float) -> T:
+    def ask(self, what: str, question: Callable[[], T], patience_s: float, client: Any) -> T:
         """Ask Kafka something, again and again while what is asked for moves between brokers.
 
-        A cluster that does not answer at all is not asked again.
+        A client remembers which broker leads a partition, for minutes, and goes on asking that one.
+        So before each try but the first `client`, by which `question` asks, looks who leads now. A
+        cluster that does not answer at all is not asked again.
         """
         with self.failures(what):
-            return patiently(question, patience_s, _MOVING)
+            return patiently(question, patience_s, MOVING, look=look_again(client))
 
     def explain(self, error: Any, what: str) -> TurnbackError:
         """The error for what Kafka has answered; `what` could not be done."""
@@ -321,10 +324,27 @@ def send_all(
             poll(0)
 
 
+def look_again(client: Any) -> Callable[[float], None]:
+    """What has a client ask anew which broker leads which partition, within so many seconds."""
+
+    def look(timeout_s: float) -> None:
+        # A cluster that does not tell now may tell the next time, and the question fails as well.
+        with suppress(confluent_kafka().KafkaException):
+            client.list_topics(timeout=timeout_s)
+
+    return look
+
+
 def patiently(
-    call: Callable[[], T], for_s: float = PATIENCE_S, passing: Collection[str] = PASSING
+    call: Callable[[], T],
+    for_s: float = PATIENCE_S,
+    passing: Collection[str] = PASSING,
+    look: Callable[[float], None] | None = None,
 ) -> T:
-    """Call again while Kafka says that it is not ready yet, as after a restart of a broker."""
+    """Call again while Kafka says that it is not ready yet, as after a restart of a broker.
+
+    Between two calls it looks around with `look`, in the time that is left.
+    """
     end = time.monotonic() + for_s
     pause = 0.05
     while True:
@@ -335,6 +355,8 @@ def patiently(
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 1.0)
+        if look is not None:
+            look(max(_LOOK_S, end - time.monotonic()))
 
 
 def of_producers(cluster: Cluster) -> set[str]:

@@ -109,15 +109,22 @@ class KafkaOffsets(KafkaClient):
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; see `topic_ids`."""
         names = list(topics)
-        return self.ask("look up topics", lambda: topic_ids(self._admin, names, ANSWER_S), ANSWER_S)
+
+        def ids() -> dict[str, str]:
+            return topic_ids(self._admin, names, ANSWER_S)
+
+        return self.ask("look up topics", ids, ANSWER_S, self._admin)
 
     def retention(self, topics: Iterable[str]) -> dict[str, TopicRetention]:
         """For how long topics keep records; one that is only compacted keeps them for ever."""
         kind = self._api.ConfigResource.Type.TOPIC
         wanted = [self._api.ConfigResource(kind, topic) for topic in topics]
-        with self.failures("look up how long records are kept"):
+
+        def settings() -> dict[str, Any]:
             answers = self._admin.describe_configs(wanted, request_timeout=ANSWER_S)
-            found = {resource.name: answer.result() for resource, answer in answers.items()}
+            return {resource.name: answer.result() for resource, answer in answers.items()}
+
+        found = self.ask("look up how long records are kept", settings, ANSWER_S, self._admin)
         return {topic: _retention({k: e.value for k, e in c.items()}) for topic, c in found.items()}
 
     def commit(self, group: str, positions: Mapping[Place, int]) -> None:
@@ -133,7 +140,7 @@ class KafkaOffsets(KafkaClient):
                     if partition.error is not None:
                         raise api.KafkaException(partition.error)
 
-        self.ask(f"commit offsets of group {group!r}", commit, ANSWER_S)
+        self.ask(f"commit offsets of group {group!r}", commit, ANSWER_S, self._admin)
 
     def close(self) -> None:
         self._consumer.close()
@@ -150,7 +157,7 @@ class KafkaOffsets(KafkaClient):
             )
             return {(p.topic, p.partition): int(f.result().offset) for p, f in answers.items()}
 
-        found = self.ask("look up offsets", offsets, ANSWER_S)
+        found = self.ask("look up offsets", offsets, ANSWER_S, self._admin)
         if any(offset < 0 for offset in found.values()):  # what librdkafka makes of a timeout
             raise SourceError(
                 f"{self.name}: cannot look up offsets at {self.cluster.servers}: no answer within "

@@ -20,12 +20,12 @@ from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka.client import (
     FORBIDDEN,
     NO_TOPIC,
-    PASSING,
     Cluster,
     GroupOffsets,
     KafkaClient,
     Record,
     confluent_kafka,
+    look_again,
     of_producers,
     patiently,
 )
@@ -152,7 +152,7 @@ class KafkaMemory(KafkaClient):
             asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
-        return patiently(offset, passing=(*PASSING, "_NOENT"))
+        return patiently(offset)
 
     def _read(
         self, consumer: Any, first: int, end: int
@@ -226,7 +226,7 @@ class KafkaMemory(KafkaClient):
             return asked[TOPIC].result().authorized_operations
 
         try:
-            found = patiently(operations)
+            found = patiently(operations, look=look_again(self._admin))
         except confluent_kafka().KafkaException as error:
             if error.args[0].name() in FORBIDDEN:
                 return False
@@ -287,7 +287,7 @@ class KafkaRegister(KafkaClient):
             return found
 
         try:
-            found = patiently(read)
+            found = patiently(read, look=look_again(consumer))
         finally:
             if not settled:
                 consumer.close()

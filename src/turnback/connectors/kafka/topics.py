@@ -109,6 +109,7 @@ class KafkaTopics(KafkaClient):
             f"look into topic {topic!r}",
             lambda: self._consumer.get_watermark_offsets(place, timeout=wait_s),
             wait_s,
+            self._consumer,
         )
         return int(low), int(high)
 
@@ -118,7 +119,7 @@ class KafkaTopics(KafkaClient):
         admin = self.make(api.AdminClient, dict(self._settings))
         names = list(topics)
         wait_s = kafka_client.START_S
-        return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
+        return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s, admin)
 
     def limits(self, topic: str) -> TopicLimits:
         """What a topic refuses; nothing is known if the user may not look up its configuration."""
@@ -136,7 +137,7 @@ class KafkaTopics(KafkaClient):
                     return {}
                 raise
 
-        found = self.ask(f"look up the limits of topic {topic!r}", configuration, wait_s)
+        found = self.ask(f"look up the limits of topic {topic!r}", configuration, wait_s, admin)
         if not found:
             return TopicLimits(None, needs_key=False)
         policy = found["cleanup.policy"].value or ""
@@ -164,7 +165,7 @@ class KafkaTopics(KafkaClient):
             end = offsets(levels.READ_UNCOMMITTED)
             return end, offsets(levels.READ_COMMITTED)
 
-        end, stable = self.ask("look for open transactions", both, wait_s)
+        end, stable = self.ask("look for open transactions", both, wait_s, admin)
         return any(stable[number] < end[number] for number in end)
 
     @property

@@ -87,7 +87,6 @@ class SqlSink(Sink):
             self._check(database, ctx)
             create_helpers(database)
             owner = TableOwner(database, ctx)
-            owner.check_claim()
             progress = SinkProgress(database, ctx, owner.job_before())
             prepares = self.mode == EXACTLY_ONCE
             progress.check_start(prepares=prepares)
