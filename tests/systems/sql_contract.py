@@ -468,6 +468,28 @@ class JobsContract:
             job.run()
         assert job.rows() == ["a", "b"]
 
+    def test_rows_of_a_sink_that_the_program_has_no_more_are_rolled_back(
+        self, db: SqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OF_DATABASE", db.password)
+        job = _Job(db, tmp_path, "exactly-once", password=None, password_from="OF_DATABASE")
+        begin = sql_rows.PreparedRows.begin
+        tasks: list[WriterContext] = []
+
+        def noted(rows: Any, ctx: WriterContext) -> Any:
+            tasks.append(ctx)
+            return begin(rows, ctx)
+
+        monkeypatch.setattr(sql_rows.PreparedRows, "begin", noted)
+        job.run("a")
+        write(job.sink, replace(tasks[0], epoch=99), ("killed", 1))  # and then the driver died
+        assert len(db.ours()) == 1
+        job.run("b", without_sink=True)
+        assert db.ours() == []
+        assert job.rows() == ["a"]
+        job.run("c")
+        assert job.rows() == ["a", "c"]
+
     def test_rows_that_a_replaced_driver_prepares_late_make_the_epoch_run_again(
         self, db: SqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -496,12 +518,15 @@ class JobsContract:
 class _Job:
     """A job that writes the names of its files into `latest`."""
 
-    def __init__(self, db: SqlServer, base: Path, mode: str, root: str = "jobs") -> None:
+    def __init__(
+        self, db: SqlServer, base: Path, mode: str, root: str = "jobs", **arguments: Any
+    ) -> None:
         self._db, self._base, self._root = db, base, base / root
-        self.sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
+        key = "post" if mode == "upsert" else None
+        self.sink = db.sink("latest", mode=mode, key=key, **arguments)
         self.directory = self._root / "likes"
 
-    def run(self, *posts: str, **how: Any) -> None:
+    def run(self, *posts: str, without_sink: bool = False, **how: Any) -> None:
         files = self._base / "input"
         files.mkdir(exist_ok=True)
         for post in posts:
@@ -509,7 +534,10 @@ class _Job:
         env = StreamExecutionEnvironment(None, str(self._root), {}, engine=LocalEngine())
         env.set_parallelism(1).enable_checkpointing(10)
         likes = env.from_files(str(files), "json", "post string, n bigint", uid="files")
-        likes.sink_to(self.sink).uid("out")
+        if without_sink:
+            likes.print().uid("nowhere")
+        else:
+            likes.sink_to(self.sink).uid("out")
         try:
             env.execute("likes", bounded=True, **how)
         except JobFailedError as error:

@@ -13,6 +13,7 @@ from turnback.config.configuration import Configuration, job_root, state_backend
 from turnback.config.restart import choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
+from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError
 from turnback.driver.job import ClaimMode, JobSpec
 from turnback.job.hooks import check_command
@@ -64,6 +65,7 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
         watchdog=WatchdogSettings.from_configuration(configuration.raw),
         alerts=AlertSettings.from_configuration(configuration.raw),
         storage_options=storage_options(configuration),
+        rebuild_sink=sink_from_description,
         local_dir=configuration.value("state.backend.local-dir"),
         program_settings=tuple(
             ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from turnback.job.started import StartedProgram
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Operator, Plan
+from turnback.sinks.base import Sink
 from turnback.snapshot.matching import Allowed, Renames
 
 
@@ -37,6 +38,10 @@ class ClaimMode(Enum):
     """The savepoint stays as it is, and any number of jobs can start from it."""
     CLAIM = "claim"
     """The job owns it, and deletes it once the job has a checkpoint of its own."""
+
+
+RebuildSink = Callable[[Mapping[str, str]], Sink | None]
+"""Makes a sink from its description; None if only the program can."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class JobSpec:
     """The program and its arguments, if they are known."""
     started: StartedProgram | None = None
     """How this process was started, to be kept with snapshots."""
+    rebuild_sink: RebuildSink | None = None
+    """Makes sinks that the program has no more, to roll back what they have left."""
     program_settings: tuple[ProgramSetting, ...] = ()
     """The whole configuration, as the dashboard shows it."""
 

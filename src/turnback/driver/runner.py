@@ -219,6 +219,8 @@ class JobRunner:
             # Whoever takes over after this reads what was given up, and before it is rolled back.
             log.check_fence()
             roll_back_leftovers(sinks)
+            if self.spec.rebuild_sink is not None:
+                sinks.roll_back_dropped(self.spec.rebuild_sink)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -154,8 +154,10 @@ class JobSinks:
     def __init__(
         self, plan: Plan, fence: Fence, directory: JobDirectory, options: Mapping[str, str]
     ) -> None:
+        self._fence = fence
         self._attempt = fence.attempt
         self._directory = directory
+        self._options = options
         self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
         contexts = claim_targets(plan, directory, fence.job_id, fence, options=options)
         self.committers: dict[str, EpochCommitter] = {}
@@ -168,6 +170,42 @@ class JobSinks:
 
     def record(self) -> None:
         record_sinks(self._directory, self._attempt, self._sinks)
+
+    def roll_back_dropped(self, rebuild: Callable[[Mapping[str, str]], Sink | None]) -> None:
+        """Roll back what sinks have left that the program has no more, if others wait for it.
+
+        To be called after all others have recovered. What fails is tried with the next start.
+        """
+        for uid, record in recorded_sinks(self._directory).items():
+            if uid in self._sinks or record.is_settled:
+                continue
+            try:
+                sink = rebuild(record.description)
+                if sink is None or not sink.holds_locks:
+                    continue
+                self._recover_dropped(uid, sink)
+            except TurnbackError as e:
+                _LOG.warning(
+                    "job %r: what sink %r has prepared, which the program has no more, may still "
+                    "hold locks, and could not be rolled back: %s. Run `turnback transactions "
+                    "abort %s` where it can",
+                    *(self._directory.name, uid, e, self._directory.name),
+                )
+            else:
+                settled = msgspec.structs.replace(record, is_settled=True)
+                _put_record(self._directory, settled)
+
+    def _recover_dropped(self, uid: str, sink: Sink) -> None:
+        job_id = self._fence.job_id
+        ctx = committer_context(
+            self._directory, job_id, uid, options=self._options, fence=self._fence
+        )
+        committer = sink.committer(ctx)
+        try:
+            committer.recover(())
+        finally:
+            if isinstance(committer, ClosingCommitter):
+                committer.close()
 
     def roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
         """Leave nothing of an epoch that was refused; the next attempt would find it as well."""
@@ -194,6 +232,8 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     description: dict[str, str]
     """See `Sink.describe`."""
+    is_settled: bool = False
+    """Whether the program has the sink no more, and nothing that it prepared is left."""
 
 
 def record_sinks(directory: JobDirectory, attempt: int, sinks: Mapping[str, Sink]) -> None:
@@ -204,7 +244,12 @@ def record_sinks(directory: JobDirectory, attempt: int, sinks: Mapping[str, Sink
     """
     for uid, sink in sinks.items():
         record = SinkRecord(uid=uid, attempt=attempt, description=sink.describe())
-        directory.storage.put(_path(directory, uid), encode_document(_KIND, FORMAT, record))
+        _put_record(directory, record)
+
+
+def _put_record(directory: JobDirectory, record: SinkRecord) -> None:
+    data = encode_document(_KIND, FORMAT, record)
+    directory.storage.put(_path(directory, record.uid), data)
 
 
 def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:

@@ -411,10 +411,13 @@ class Sink(ABC):
             exactly-once; a job without them is refused.
         keeps_nothing: Whether it has nothing worth finding again by its uid, so that nobody is
             warned if it has none.
+        holds_locks: Whether others wait for what it has prepared. Then a start rolls back what
+            dead attempts have left also when the program has the sink no more.
     """
 
     needs_checkpoints: bool = False
     keeps_nothing: bool = False
+    holds_locks: bool = False
 
     @abstractmethod
     def writer(self, ctx: WriterContext) -> SinkWriter:

@@ -49,6 +49,7 @@ class SqlSink(Sink):
 
     kind: ClassVar[str]
     needs_checkpoints = True
+    holds_locks = True
     parameters: dict[str, Any]
     """How to connect, without anything secret."""
     password_from: str | None
