@@ -76,6 +76,7 @@ class LocalEngine:
         epoch: int = 0,
         backend: str = "hashmap",
         source_tasks: int = 2,
+        readers: int | None = None,
         watermarks: Mapping[str, int] | None = None,
     ) -> None:
         self.plan, self.attempt, self.backend = plan, attempt, backend
@@ -83,7 +84,7 @@ class LocalEngine:
         self.number, self.source_tasks = epoch, source_tasks
         self.local = root / "local"
         self.storage = StorageRef(str(root / "job"))
-        self.levels = Levels(plan)
+        self.levels = Levels(plan, readers=readers)
         self.chains = Chains(self.levels.programs)
         self.chains.restore(files)
         self.acks: EpochAcks | None = None

@@ -19,7 +19,8 @@ where order matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -160,6 +161,26 @@ class TaskTime:
             return
         place = self.epoch.files.get(file)
         self._at = (partition, 0, 0) if place is None else (partition, place, block)
+
+    @contextmanager
+    def within(self, part: Part) -> Iterator[None]:
+        """Go back to a part of a source for what comes from it later than what follows it."""
+        there = self._at
+        self._at = part
+        try:
+            yield
+        finally:
+            self._at = there
+
+    @property
+    def part(self) -> Part:
+        """The part of a source that elements come from just now."""
+        return self._at
+
+    @property
+    def order_matters(self) -> bool:
+        """Whether a strategy may look at elements in the order in which they come here."""
+        return self._ordered and bool(self._bounds)
 
     def place(self, source: int, count: int) -> Stamps:
         """Where the next elements of a source are in it, which have no timestamps yet."""

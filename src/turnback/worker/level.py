@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from turnback.plan.graph import NodeKind
 from turnback.plan.malformed import MALFORMED, MALFORMED_RECORD, plain_path
-from turnback.plan.plan import Channel, InputId, SourceOrder
+from turnback.plan.plan import Channel, InputId, Operator, SourceOrder
 from turnback.values.columns import Batch
 from turnback.values.frozen import is_mutable
 from turnback.values.typeinfo import TypeInfo
@@ -256,7 +256,7 @@ class _Epoch:
             out = runner.finish()
             if out is not None:
                 self._emit(out, operator.consumers, operator.channels)
-            self._emit_sides(runner)
+            self._emit_beside(operator, runner)
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         """What has been emitted since the last call, as it goes to the next level.
@@ -298,9 +298,15 @@ class _Epoch:
             out = runner.run(batch, input)
             if out is not None:
                 waiting += self._given(out, operator.consumers, operator.channels)
-            self._emit_sides(runner)
+            self._emit_beside(operator, runner)
 
-    def _emit_sides(self, runner: Runner) -> None:
+    def _emit_beside(self, operator: Operator, runner: Runner) -> None:
+        """What a runner has given besides what it returned."""
+        parts = runner.parts
+        runner.parts = []
+        for part, batch in parts:
+            with self.time.within(part):
+                self._emit(batch, operator.consumers, operator.channels)
         sides = runner.sides
         runner.sides = []
         for node, batch in sides:
