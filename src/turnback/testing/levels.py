@@ -104,12 +104,15 @@ class Levels:
         return self._read_together(tasks)
 
     def _read_together(self, tasks: Partitions) -> Partitions:
-        """The batches of so many tasks in the first of them; the others have nothing to read."""
-        if self._readers is None:
+        """The batches of so many tasks in the first of them; the others have nothing to read.
+
+        Each reads some that follow one another, as it does of a partition.
+        """
+        if self._readers is None or len(tasks) <= self._readers:
             return tasks
         shared: Partitions = {task: [] for task in tasks}
         for task, batches in tasks.items():
-            shared[task % self._readers] += batches
+            shared[task * self._readers // len(tasks)] += batches
         return shared
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:

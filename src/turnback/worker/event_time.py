@@ -30,7 +30,18 @@ import numpy as np
 
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
 from turnback.plan.sources import WHOLE
-from turnback.worker.stamps import LAST, PARTITION, UNPLACED, Part, Place, Segment, Stamps, Times
+from turnback.worker.stamps import (
+    ASIDE,
+    FED_BACK,
+    LAST,
+    PARTITION,
+    UNPLACED,
+    Part,
+    Place,
+    Segment,
+    Stamps,
+    Times,
+)
 
 Partitions = dict[str, dict[int, int]]
 """The greatest timestamp of every partition, by uid of the strategy."""
@@ -193,6 +204,8 @@ class TaskTime:
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
+        if self._at == ASIDE:
+            return self.stamp_fed_back(strategy, times)
         if self._ordered:
             return self._stamped(strategy, times)
         return self.stamp_unplaced(strategy, times)
@@ -201,6 +214,14 @@ class TaskTime:
         """The same for elements of a partition that are in order, although they were shuffled."""
         self._at = (partition, 0, 0)
         return self._stamped(strategy, times)
+
+    def stamp_fed_back(self, strategy: str, times: Times) -> Stamps:
+        """The stamps of elements that come again, long after those they belong with.
+
+        Time has gone on without them. They do not move it, nor is it held back for more of them.
+        """
+        watermark = self.watermark_before((strategy,))
+        return Stamps.of(times, np.full(len(times), watermark, np.int64), FED_BACK)
 
     def stamp_unplaced(self, strategy: str, times: Times) -> Stamps:
         """The same for elements of which nobody knows in which order they come."""
@@ -320,13 +341,18 @@ class TaskTime:
         return marks
 
     def partitions(self, stamps: Stamps, strategy: str) -> Times:
-        """For each element, the partition a strategy has it in; `UNPLACED` if it is in none."""
+        """For each element, the partition a strategy has it in.
+
+        `UNPLACED` if it is in none, and that of `ASIDE` if it was fed back.
+        """
         waited_for = self.epoch.partitions.get(strategy, {})
         ids, which = np.unique(stamps.segment, return_inverse=True)
         found = np.full(len(ids), UNPLACED, np.int64)
         for i, id in enumerate(ids.tolist()):
             segment = self.segment(id)
-            if segment is not None and len(waited_for) < 2:
+            if id == FED_BACK:
+                found[i] = ASIDE[0]
+            elif segment is not None and len(waited_for) < 2:
                 found[i] = next(iter(waited_for), WHOLE)
             elif segment is not None and segment.partition in waited_for:
                 found[i] = segment.partition

@@ -35,7 +35,7 @@ from turnback.worker.program import LevelProgram
 from turnback.worker.redriving import redriven
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
-from turnback.worker.stamps import PARTITION
+from turnback.worker.stamps import ASIDE, PARTITION
 
 _NEW_OBJECTS = 50_000
 """After so many more, garbage is collected at the end of an epoch."""
@@ -187,8 +187,9 @@ class _Epoch:
     def _redrive(self) -> None:
         letters = self.order.letters
         partition = self.name.partition
-        for input, batch in redriven(letters, self.program, partition, self.time):
-            self._emit(batch, (input,))
+        with self.time.within(ASIDE):
+            for input, batch in redriven(letters, self.program, partition, self.time):
+                self._emit(batch, (input,))
 
     def _process(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows >= _SAMPLE_ROWS:

@@ -19,7 +19,7 @@ from turnback.values.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
 from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import key_reader
 from turnback.worker.program import LevelProgram
-from turnback.worker.stamps import Stamps
+from turnback.worker.stamps import FED_BACK, Stamps
 
 
 def redriven(
@@ -43,7 +43,8 @@ def redriven(
         if program.strategies:
             times = [MIN_TIME if each.time is None else each.time for each in mine]
             mark = time.watermark_before(operator.strategies, operator.uid)
-            batch.stamps = Stamps.of(np.array(times, np.int64), np.full(len(mine), mark, np.int64))
+            marks = np.full(len(mine), mark, np.int64)
+            batch.stamps = Stamps.of(np.array(times, np.int64), marks, FED_BACK)
         yield InputId(operator.id, number), batch
 
 

@@ -104,8 +104,6 @@ class Runner(ABC):
     def _counted(self, out: Batch | None) -> Batch | None:
         self.written += 0 if out is None else len(out)
         self.written += sum(len(batch) for _, batch in self.parts)
-        if self.tolerance is not None:
-            self.sides += self.tolerance.letters()
         return out
 
     def failed(self, error: BaseException, element: Any) -> Exception:
