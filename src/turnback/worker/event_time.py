@@ -99,6 +99,12 @@ def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int
     return after, partitions
 
 
+def still_idle(idle: Iterable[str], segments: Iterable[Segment]) -> tuple[str, ...]:
+    """Those of some strategies for which nothing has come in an epoch, as before it."""
+    active = {segment.strategy for segment in segments}
+    return tuple(uid for uid in idle if uid not in active)
+
+
 @cache
 def strategy_place(uid: str) -> Place:
     """The place of a strategy among all that there may ever be: in the order of their uids.
@@ -159,6 +165,7 @@ class TaskTime:
         self._given_segments: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
+        self._idle = time.idle
         self._bases: dict[int, _Base] = {}
 
     def enter(self, file: int, block: int, partition: int = WHOLE) -> None:
@@ -268,6 +275,7 @@ class TaskTime:
         """Learn of all parts of the sources in this epoch."""
         self._segments.update({segment.id: segment for segment in segments})
         self._after, _ = advance(self.epoch, self._segments.values())
+        self._idle = still_idle(self.epoch.idle, self._segments.values())
         self._bases.clear()
 
     def segments(self) -> tuple[Segment, ...]:
@@ -277,10 +285,14 @@ class TaskTime:
     def watermark_before(self, strategies: Sequence[str], operator: str = "") -> int:
         """The watermark at the beginning of the epoch, where these are combined.
 
-        It is that of an operator, if a uid is given, or of the strategies alone.
+        It is that of an operator, if a uid is given, or of the strategies alone. If there is
+        something that it does not wait for any more, such as a stream that fell silent since, it
+        gets further only in the epoch, from element to element: some may have waited.
         """
-        reached = self.epoch.reached.get(operator, MIN_TIME)
-        return max(reached, self._combined(strategies, self.epoch.greatest))
+        reached = self.epoch.reached.get(operator)
+        if reached is not None:
+            return reached
+        return self._combined(strategies, self.epoch.greatest, self.epoch.idle)
 
     def watermark(self, strategies: Sequence[str], operator: str = "") -> int:
         """The watermark at the end of the epoch, where these are combined."""
@@ -289,11 +301,11 @@ class TaskTime:
     def reached(self, strategies: Sequence[str], operator: str = "") -> int:
         """How far elements have brought the watermark, also if event time ends with the epoch."""
         reached = self.epoch.reached.get(operator, MIN_TIME)
-        return max(reached, self._combined(strategies, self._after))
+        return max(reached, self._combined(strategies, self._after, self._idle))
 
     def is_idle(self, strategies: Sequence[str]) -> bool:
-        """Whether watermarks wait for none of these."""
-        return all(uid in self.epoch.idle for uid in strategies)
+        """Whether watermarks wait for none of these, at the end of the epoch."""
+        return all(uid in self._idle for uid in strategies)
 
     def has_watermarks(self, strategies: Sequence[str]) -> bool:
         """Whether event time moves where these are combined."""
@@ -399,8 +411,9 @@ class TaskTime:
         self._bases[id] = _Base(base, self._bounds[uid])
         return self._bases[id]
 
-    def _combined(self, strategies: Sequence[str], greatest: Mapping[str, int]) -> int:
-        idle = self.epoch.idle
+    def _combined(
+        self, strategies: Sequence[str], greatest: Mapping[str, int], idle: tuple[str, ...]
+    ) -> int:
         active = [uid for uid in strategies if uid not in idle] or strategies
         return min(
             (watermark_of(greatest.get(uid, MIN_TIME), self._bounds.get(uid)) for uid in active),
