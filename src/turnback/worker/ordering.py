@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.functions.event_time import MAX_TIME, MIN_TIME, within_reach
 from turnback.plan.plan import Operator
 from turnback.plan.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
 from turnback.state.backend import KeyedStateBackend
@@ -255,7 +255,8 @@ class OrderedRunner(KeyedRunner):
             for time, row, place, strategy in waiting:
                 rank = ranks.get(strategy, last)
                 rows[rank].append(row)
-                known = MIN_TIME if time is None else time
+                # Older versions gave what global windows gave the end of time.
+                known = MIN_TIME if time is None else within_reach(time)
                 stamps[rank].append((known, mark, *self._waited_at(place)))
         batches: dict[int, list[Batch]] = {}
         for rank, some in rows.items():
@@ -327,7 +328,7 @@ class TimedOutput:
 
     def origin(self, time: int | None, mark: int, at: Cause) -> int:
         """A number for elements of this time and place, which come at this watermark."""
-        self._times.append(MIN_TIME if time is None else time)
+        self._times.append(MIN_TIME if time is None else within_reach(time))
         self._marks.append(mark)
         self._causes.append(at)
         return len(self._times) - 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
-from turnback.functions.event_time import MIN_TIME
+from turnback.functions.event_time import MIN_TIME, within_reach
 from turnback.plan.dead_letters import Letter, decode_letter
 from turnback.plan.plan import Input, InputId, Operator
 from turnback.values.columns import Batch
@@ -41,7 +41,7 @@ def redriven(
             continue
         batch = Batch(read.type, [element_of(letter, read.type) for letter in mine])
         if program.strategies:
-            times = [MIN_TIME if each.time is None else each.time for each in mine]
+            times = [MIN_TIME if each.time is None else within_reach(each.time) for each in mine]
             mark = time.watermark_before(operator.strategies, operator.uid)
             marks = np.full(len(mine), mark, np.int64)
             batch.stamps = Stamps.of(np.array(times, np.int64), marks, FED_BACK)
