@@ -376,3 +376,22 @@ def test_strategies_before_and_after_a_shuffle(tmp_path: Path) -> None:
     marks = engine.time.watermarks()
     # The timers of a, at 97 and 147, and that of b, at 197: 195 is not yet there.
     assert (marks["time"], marks["again"]) == (194, 3)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_what_becomes_of_one_element_stays_in_its_order_on_a_longer_way(
+    tmp_path: Path, parallelism: int
+) -> None:
+    """Past levels in which something else is done: what comes after it has a timer due at once."""
+    env = environment(parallelism)
+    short = timed(passed(source(env, "other", EVENT)), "other-time")
+    events = timed(source(env, "s", EVENT))
+    numbers = events.key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
+    further = short.key_by("key").process(Passed(), output_type=EVENT).uid("further")
+    other = further.map(lambda e: Row(e.key, 0, e.n), output_type=SEEN).uid("seen")
+    sink = listed(numbers.union(other))
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("c", 138, 7), ("c", 103, 7), ("c", 93, 7), ("c", 53, 7)]})
+    engine.epoch({}, ended=True)
+    everything = [7, 7, -100, 7, -90, 7, -50, -135]
+    assert max(sink.results, key=lambda row: len(row.seen)).seen == everything
