@@ -41,7 +41,8 @@ def results_however_cut(data: st.DataObject, inputs: Inputs, build: Build) -> Re
             engine = LocalEngine(
                 env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
                 backend=data.draw(st.sampled_from(BACKENDS)),
-                source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
+                source_tasks=data.draw(st.integers(1, 4)),
+                readers=data.draw(st.sampled_from([None, 1, 2])), watermarks=watermarks,
             )  # fmt: skip
             for _ in range(data.draw(st.integers(1, 3))):
                 upto = {s: data.draw(st.integers(at[s], len(inputs[s]))) for s in inputs}

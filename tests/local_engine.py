@@ -76,6 +76,7 @@ class LocalEngine:
         epoch: int = 0,
         backend: str = "hashmap",
         source_tasks: int = 2,
+        readers: int | None = None,
         watermarks: Mapping[str, int] | None = None,
     ) -> None:
         self.plan, self.attempt, self.backend = plan, attempt, backend
@@ -83,16 +84,30 @@ class LocalEngine:
         self.number, self.source_tasks = epoch, source_tasks
         self.local = root / "local"
         self.storage = StorageRef(str(root / "job"))
-        self.levels = Levels(plan)
+        self.levels = Levels(plan, readers=readers)
         self.chains = Chains(self.levels.programs)
         self.chains.restore(files)
+        self.letters: tuple[bytes, ...] = ()
         self.acks: EpochAcks | None = None
         self.clock = ManualClock()
         self.time = EventTime(plan, self.clock, watermarks)
 
-    def epoch(self, inputs: Mapping[str, Sequence[Any]], *, ended: bool = False) -> None:
-        """Run one epoch over the elements of each source, and commit its sinks."""
+    def epoch(
+        self,
+        inputs: Mapping[str, Sequence[Any]],
+        *,
+        ended: bool = False,
+        letters: Sequence[bytes] = (),
+    ) -> None:
+        """Run one epoch over the elements of each source, and commit its sinks.
+
+        Args:
+            inputs: The elements of each source, or of each of its partitions.
+            ended: Whether event time ends with it.
+            letters: Dead letters that are fed back.
+        """
         self.number += 1
+        self.letters = tuple(letters)
         barriers, tasks = self._run(inputs, ended=ended)
         self.acks = check_barriers(barriers, self.plan.levels, tasks)
         self.time.advance(self.acks.segments, self.acks.next_timer_ms())
@@ -151,7 +166,8 @@ class LocalEngine:
         files = self.chains.of_level(level)
         local, storage, line = str(self.local), self.storage, self.line
         return Order(
-            "job", "id", self.attempt, self.number, self.backend, local, storage, files, line, now
+            "job", "id", self.attempt, self.number, self.backend, local, storage, files, line, now,
+            self.letters,
         )  # fmt: skip
 
 

@@ -376,3 +376,44 @@ def expected_windows(elements: list[tuple[str, int]]) -> list[tuple[str, str]]:
     return sorted(
         (key, " ".join(map(str, sorted(ats)))) for (key, _), ats in windows.items() if ats
     )
+
+
+class Capricious(AsyncFunction):
+    """Calls for what comes from `slow` take longest, then those for odd times."""
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        await asyncio.sleep(0.02 if value.k == "slow" else 0.005 * (value.at % 2))
+        return [value]
+
+
+@pytest.mark.parametrize("batches", [False, True], ids=["calls", "calls-and-batches"])
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("partitions", [0, 2], ids=["files", "partitions"])
+@pytest.mark.parametrize("readers", [1, None], ids=["one-task", "a-task-each"])
+def test_results_belong_to_the_file_or_partition_of_their_element(
+    tmp_path: Path, readers: int | None, partitions: int, ordered: bool, batches: bool
+) -> None:
+    """However long calls take, and whatever else their task reads before they end."""
+    env = environment(2)
+    wait = AsyncDataStream.ordered_wait if ordered else AsyncDataStream.unordered_wait
+    events = source(env, "s", "k string, at bigint", partitions)
+    calls = wait(events, Capricious(), LONG_ENOUGH, 5, "k string, at bigint").uid("calls")
+    if batches:
+        calls = calls.map_batches(lambda batch: batch).uid("batches")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    timed = calls.assign_timestamps_and_watermarks(strategy).uid("time")
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(Time(10)))
+    found = collected(windows.process(Listed(), "k string, ats string").uid("windows"), "out")
+    engine = LocalEngine(env.plan(), tmp_path, readers=readers)
+    slow = [("slow", at) for at in (1, 100, 2, 105)]
+    fast = [("k", at) for at in (2, 103, 3, 110, 4)]
+    engine.epoch({"s-0": slow, "s-1": fast} if partitions else {"s": [*slow, *fast]})
+    assert engine.acks is not None
+    assert engine.acks.records()["calls"] == (9, 9)
+    engine.epoch({}, ended=True)
+    engine.levels.close()
+    kept = [("k", "103"), ("k", "110"), ("slow", "1"), ("slow", "100 105")]
+    if partitions:
+        kept.append(("k", "2"))  # the first of its partition
+    # At 103, event time is where the whole file before has brought it.
+    assert sorted(found.results) == sorted(kept)

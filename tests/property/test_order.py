@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from any_cut import Build, Inputs, Results, results_however_cut
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
+    AsyncDataStream,
+    AsyncFunction,
     CollectSink,
     DataStream,
     Duration,
@@ -233,6 +237,59 @@ def late_behind_two_strategies(events: DataStream) -> list[CollectSink]:
     return late(passed(a.union(b)))
 
 
+def odd_only(event: Any) -> Any:
+    if event.n % 2 == 0:
+        raise ValueError(event.n)
+    return event
+
+
+def letters(events: DataStream) -> list[CollectSink]:
+    """Dead letters beside what they were left out of: each has the time of its element."""
+    odd = timed(events).map(odd_only, EVENT).uid("odd").on_error("dead_letter")
+    left_out = odd.dead_letters().map(of_letter, EVENT).uid("left-out")
+    both = odd.union(left_out)
+    numbers = both.key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
+    return [listed(numbers)]
+
+
+def of_letter(letter: Any) -> Row:
+    n = int(re.search(r"n=(\d+)", letter.element)[1])  # type: ignore[index]
+    return Row("letters", -1, n)
+
+
+class Untimed(KeyedProcessFunction):
+    """Takes what has no timestamps without a word."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        if value.n % 2:
+            yield Row(value.key, ctx.timer_service().current_watermark(), value.n)
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + value.n % 7)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield Row(ctx.get_current_key(), timestamp, 0)
+
+
+def beside_batches(events: DataStream) -> list[CollectSink]:
+    """Timestamps are the same beside elements that functions over batches have left without."""
+    events = timed(events)
+    odd = events.filter(lambda e: e.n % 2 == 1).uid("odd")
+    even = events.filter(lambda e: e.n % 2 == 0).uid("even").map_batches(lambda b: b).uid("batches")
+    untimed = odd.union(even).key_by("key").process(Untimed(), output_type=SEEN).uid("untimed")
+    return [listed(untimed)]
+
+
+class Called(AsyncFunction):
+    async def async_invoke(self, value: Any) -> list[Any]:
+        await asyncio.sleep(0.0001 * (value.at % 3))
+        return [value] * (value.at % 3)
+
+
+def late_behind_calls(events: DataStream) -> list[CollectSink]:
+    """Timestamps of what comes from outside, and goes through whole batches."""
+    calls = AsyncDataStream.unordered_wait(events, Called(), Duration.of_seconds(60), 10, EVENT)
+    return late(calls.uid("calls").map_batches(lambda batch: batch).uid("batches"))
+
+
 PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     split,
     through_keys,
@@ -247,6 +304,9 @@ PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     declared_behind_state,
     late_behind_timers,
     late_behind_two_strategies,
+    letters,
+    beside_batches,
+    late_behind_calls,
 ]
 
 
@@ -316,3 +376,22 @@ def test_strategies_before_and_after_a_shuffle(tmp_path: Path) -> None:
     marks = engine.time.watermarks()
     # The timers of a, at 97 and 147, and that of b, at 197: 195 is not yet there.
     assert (marks["time"], marks["again"]) == (194, 3)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_what_becomes_of_one_element_stays_in_its_order_on_a_longer_way(
+    tmp_path: Path, parallelism: int
+) -> None:
+    """Past levels in which something else is done: what comes after it has a timer due at once."""
+    env = environment(parallelism)
+    short = timed(passed(source(env, "other", EVENT)), "other-time")
+    events = timed(source(env, "s", EVENT))
+    numbers = events.key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
+    further = short.key_by("key").process(Passed(), output_type=EVENT).uid("further")
+    other = further.map(lambda e: Row(e.key, 0, e.n), output_type=SEEN).uid("seen")
+    sink = listed(numbers.union(other))
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("c", 138, 7), ("c", 103, 7), ("c", 93, 7), ("c", 53, 7)]})
+    engine.epoch({}, ended=True)
+    everything = [7, 7, -100, 7, -90, 7, -50, -135]
+    assert max(sink.results, key=lambda row: len(row.seen)).seen == everything

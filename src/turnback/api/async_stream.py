@@ -32,6 +32,8 @@ class AsyncDataStream:
     ) -> DataStream:
         """Give out the results of calls as they come.
 
+        Where a strategy may yet give them timestamps, they come in the order of their elements.
+
         Args:
             data_stream: The stream.
             async_function: What to call for each element.

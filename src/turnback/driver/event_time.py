@@ -11,7 +11,7 @@ from turnback.functions.event_time import MAX_TIME, MIN_TIME
 from turnback.plan.plan import Plan
 from turnback.plan.sources import partition_number, whole_source
 from turnback.plan.timers import goes_by_time
-from turnback.worker.event_time import EpochTime, Partitions, advance, watermark_of
+from turnback.worker.event_time import EpochTime, Partitions, advance, still_idle, watermark_of
 from turnback.worker.stamps import Segment
 
 _LOG = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ class EventTime:
         """Take into account what an epoch has seen."""
         segments = tuple(segments)
         self._greatest, self._partitions = advance(self._epoch, segments)
+        self._was_idle = still_idle(self._was_idle, segments)
         if not self._ended:
             self._reached = {uid: self._at_operator(uid) for uid in self._operators}
         now = self._clock.monotonic()

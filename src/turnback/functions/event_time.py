@@ -22,6 +22,15 @@ FURTHEST_TIME = (2**63 - 1) // 1000
 So there is room around them for bounds, windows and lateness, and no sum of them overflows.
 """
 
+
+def within_reach(time: int) -> int:
+    """A timestamp that windows can be made of, for one that may be at an end of time.
+
+    Such as that of a global window, or of a timer that waits for the end.
+    """
+    return min(max(time, -FURTHEST_TIME), FURTHEST_TIME)
+
+
 _COLUMN_TYPES = ("long", "int", "timestamp", "instant")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
@@ -179,6 +180,9 @@ class Entries:
         cleared: Everything stored is gone.
         of_windows: Map keys by the window they begin with, those of removed entries too; None as
             long as nobody has asked.
+        spans: The windows of entries that are there, sorted, if map keys are windows; None as long
+            as nobody has asked.
+        longest: No span is longer.
     """
 
     known: dict[bytes, Any] = field(default_factory=dict)
@@ -187,6 +191,8 @@ class Entries:
     in_order: bool = False
     cleared: bool = False
     of_windows: dict[tuple[int, int], dict[bytes, None]] | None = None
+    spans: list[tuple[int, int]] | None = None
+    longest: int = 0
 
 
 def stored_order(entry: tuple[bytes, Any]) -> bytes:
@@ -431,11 +437,49 @@ class WindowedState(MapState[Any, Any]):
             self._decode_sub(sub) for sub in found if entries.known.get(sub, ABSENT) is not ABSENT
         ]
 
+    def touching(self, window: tuple[int, int]) -> list[tuple[int, int]]:
+        """The map keys that overlap or touch a window, of a map whose keys are windows alone.
+
+        The first call in an epoch reads all entries of the key; others look at few of them.
+        """
+        entries = self._entries()
+        if entries.spans is None:
+            keys = [self._decode_sub(sub) for sub, _ in self._all()]
+            entries.spans = sorted((start, end) for start, end in keys)
+            entries.longest = max((end - start for start, end in entries.spans), default=0)
+        start, end = window
+        found = []
+        for i in range(bisect_left(entries.spans, (end + 1,)) - 1, -1, -1):
+            span = entries.spans[i]
+            if span[0] + entries.longest < start:
+                break
+            if span[1] >= start:
+                found.append(span)
+        return found[::-1]
+
+    def restore(self, saved: tuple[Any, bool]) -> None:
+        super().restore(saved)
+        for entries in self._maps.values():
+            entries.spans = None
+
     def _set(self, key: Any, cached: Any) -> None:
         super()._set(key, cached)
         entries = self._entries()
         if entries.of_windows is not None:
             self._note(entries, self._encode_sub(key))
+        if entries.spans is not None:
+            self._span(entries, (key[0], key[1]), is_there=cached is not ABSENT)
+
+    def _span(self, entries: Entries, window: tuple[int, int], *, is_there: bool) -> None:
+        spans = entries.spans
+        assert spans is not None
+        place = bisect_left(spans, window)
+        is_known = place < len(spans) and spans[place] == window
+        if is_there and not is_known:
+            spans.insert(place, window)
+            entries.longest = max(entries.longest, window[1] - window[0])
+        elif is_known and not is_there:
+            del spans[place]
 
     def _note(self, entries: Entries, sub: bytes) -> None:
         start, end, *_ = self._decode_sub(sub)

@@ -45,12 +45,24 @@ BeforeTask = Callable[[LevelProgram], None]
 
 
 class Levels:
-    """The levels of one attempt, run one task after the other; `before_task` may raise."""
+    """The levels of one attempt, run one task after the other; `before_task` may raise.
 
-    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program: None):
+    Args:
+        readers: How many tasks read the sources, each of them several batches; None for a task per
+            batch.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        before_task: BeforeTask = lambda program: None,
+        *,
+        readers: int | None = None,
+    ):
         self.programs = level_programs(plan)
         self._plan = plan
         self._before_task = before_task
+        self._readers = readers
         self._blobs = [pickled(program, pickle_by_value) for program in self.programs]
         self._instances: dict[tuple[int, int], LevelInstance] = {}
         self._tasks = 0
@@ -58,7 +70,7 @@ class Levels:
     def run(
         self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
     ) -> list[Barrier]:
-        """Run one epoch over the batches of each source; each batch is a task of its own."""
+        """Run one epoch over the batches of each source."""
         parts = self._source_tasks(inputs) or {0: []}
         for program, order in zip(self.programs, orders, strict=True):
             parts = self._run_level(program, order, parts)
@@ -71,7 +83,7 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """The input of the first level: a task per batch."""
+        """The input of the first level."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
@@ -89,7 +101,19 @@ class Levels:
                     block = PARTITION - number
                 elements.stamps = Stamps(number, block, part, 0 * number)
                 tasks[len(tasks)] = [layout.pack(channel.id, elements, None)]
-        return tasks
+        return self._read_together(tasks)
+
+    def _read_together(self, tasks: Partitions) -> Partitions:
+        """The batches of so many tasks in the first of them; the others have nothing to read.
+
+        Each reads some that follow one another, as it does of a partition.
+        """
+        if self._readers is None or len(tasks) <= self._readers:
+            return tasks
+        shared: Partitions = {task: [] for task in tasks}
+        for task, batches in tasks.items():
+            shared[task * self._readers // len(tasks)] += batches
+        return shared
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:
         level = program.level

@@ -28,13 +28,13 @@ from turnback.functions.aggregation import (
     results_of,
 )
 from turnback.functions.base import AggregateFunction, WindowFunction
-from turnback.functions.event_time import MIN_TIME
+from turnback.functions.event_time import FURTHEST_TIME, MIN_TIME
 from turnback.functions.groups import Groups, naming_keys
 from turnback.functions.key_spec import KeySpec
 from turnback.timing.folded_windows import PANE_START, PaneFunction, Panes
 from turnback.timing.triggers import EventTimeTrigger
 from turnback.timing.window_operator import Folding, WindowPlan
-from turnback.timing.windows import GLOBAL_WINDOW, TimeWindow, WindowAssigner
+from turnback.timing.windows import TimeWindow, WindowAssigner
 from turnback.values.coerce import row_values
 from turnback.values.columns import from_column, stream_columns, to_column
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
@@ -116,10 +116,15 @@ class WindowAggregation(PaneFunction):
         self, keys: pa.Array, windows: Times, accumulators: Sequence[pa.Array]
     ) -> pa.RecordBatch:
         """What comes out of windows, which are given by their last milliseconds."""
-        ends = (windows + 1) * 1000
+        ends = windows + 1
+        starts = ends - self.panes.size
+        # At the ends of time, where global windows are, there is no timestamp for a bound.
+        unbound = (ends > FURTHEST_TIME) | (starts < -FURTHEST_TIME)
         bounds = [
-            pa.array(each, pa.int64()).cast(pa.timestamp("us", "UTC"))
-            for each in (ends - self.panes.size * 1000, ends)
+            pa.array(np.where(unbound, 0, each) * 1000, pa.int64(), mask=unbound).cast(
+                pa.timestamp("us", "UTC")
+            )
+            for each in (starts, ends)
         ]
         results = results_of(self.aggregates, accumulators)
         return record_batch([*key_columns(keys, self.key), *bounds, *results], self.type)
@@ -182,7 +187,8 @@ class DeclaredRow(WindowFunction):
     def apply(self, key: Any, window: TimeWindow, inputs: Any) -> Iterator[Any]:
         (results,) = inputs
         keys = (key,) if self._keys == 1 else tuple(key)
-        bounds = (None, None) if window == GLOBAL_WINDOW else map(_instant, window)
+        is_unbound = window.end > FURTHEST_TIME or window.start < -FURTHEST_TIME
+        bounds = (None, None) if is_unbound else map(_instant, window)
         values = (
             from_column(column.cast(kind.arrow()), kind)[0]
             for column, kind in zip(results, self._results, strict=True)

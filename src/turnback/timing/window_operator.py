@@ -456,10 +456,8 @@ class WindowOperator(KeyedProcessFunction):
     def _merged(self, window: TimeWindow, ctx: Any) -> TimeWindow:
         """The window that a new one becomes together with those it touches."""
         watermark = ctx.timer_service().current_watermark()
-        known = [TimeWindow(*each) for each in self._windows]
-        touching = sorted(
-            each for each in known if each.intersects(window) and not self._is_over(each, watermark)
-        )
+        known = [TimeWindow(*each) for each in self._windows.touching(window)]
+        touching = [each for each in known if not self._is_over(each, watermark)]
         whole = window
         for each in touching:
             whole = whole.cover(each)

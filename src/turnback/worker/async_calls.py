@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,20 +15,27 @@ from turnback.core.errors import ElementTypeError
 from turnback.functions.async_io import AsyncWait
 from turnback.plan.plan import Operator
 from turnback.values.columns import Batch
+from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.runners import FunctionRunner
-from turnback.worker.stamps import Stamps
+from turnback.worker.stamps import Part, Stamps
 
 _CANCEL_S = 5.0
 """How long calls that are given up may take to end."""
 
 
 class _Call(NamedTuple):
-    """A call for one element, and the element's stamps if there are any."""
+    """A call for one element.
+
+    Attributes:
+        stamps: Those of the element, if it has any.
+        part: The part of the source that it comes from.
+    """
 
     value: Any
     future: Future[list[Any]]
-    stamps: tuple[int, int, int] | None
+    stamps: tuple[int, ...] | None
+    part: Part
 
 
 class _CallsOfEpoch:
@@ -75,12 +82,14 @@ class EventLoop:
 class AsyncWaitRunner(FunctionRunner):
     """Begins a call for every element as soon as there is room for it.
 
-    Results that are there come out with each batch, the rest at the end of the epoch. The first
-    call that fails ends the epoch, whatever else is under way.
+    Results that are there come out with each batch, the rest at the end of the epoch, each as part
+    of the source that its element comes from. The first call that fails ends the epoch, whatever
+    else is under way.
     """
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, time: TaskTime) -> None:
         super().__init__(operator)
+        self._time = time
         self._wait: AsyncWait = operator.function
         predicate = self._wait.retries.get_retry_predicate()
         self._try_result_again = predicate.result_predicate() or _never
@@ -104,36 +113,47 @@ class AsyncWaitRunner(FunctionRunner):
         stamps: Iterable[Any] = repeat(None)
         if batch.stamps is not None:
             stamps = zip(*(column.tolist() for column in batch.stamps), strict=True)
-        calls = [_Call(row, Future(), each) for row, each in zip(batch.rows, stamps, strict=False)]
+        part = self._time.part
+        calls = [
+            _Call(row, Future(), each, part) for row, each in zip(batch.rows, stamps, strict=False)
+        ]
         self._epoch.calls += calls
         self._loop.submit(self._begin_calls(self._epoch, calls)).result()
-        return self._given_out()
+        self._give_out()
+        return None
 
     def process_rest(self) -> Batch | None:
-        if not self._epoch.calls:
-            return None
-        wait([call.future for call in self._epoch.calls], return_when=FIRST_EXCEPTION)
-        return self._given_out()
+        if self._epoch.calls:
+            wait([call.future for call in self._epoch.calls], return_when=FIRST_EXCEPTION)
+            self._give_out()
+        return None
 
-    def _given_out(self) -> Batch | None:
-        """The results that are there, and, if order matters, whose turn it is."""
+    def _give_out(self) -> None:
+        """Give out the results that are there, and, if order matters, whose turn it is."""
         if self._epoch.failed is not None:
             error, value = self._epoch.failed
             raise self.failed(error, value) from error
-        rows: list[Any] = []
-        stamps: list[tuple[int, ...]] = []
+        # A strategy that follows must not find an element late because its call took longer.
+        ordered = self._wait.ordered or self._time.order_matters
+        done: list[_Call] = []
         waiting: list[_Call] = []
         for call in self._epoch.calls:
-            if not call.future.done() or (waiting and self._wait.ordered):
-                waiting.append(call)
-                continue
-            results = call.future.result()
-            rows += results
-            if call.stamps is not None:
-                stamps += [call.stamps] * len(results)
+            is_its_turn = call.future.done() and not (waiting and ordered)
+            (done if is_its_turn else waiting).append(call)
         self._epoch.calls = waiting
-        known = Stamps(*np.array(stamps, np.int64).T) if stamps else None
-        return self.output(rows, known)
+        # Whether elements have stamps is the same for all of a batch, which is of one part.
+        for (part, stamped), calls in groupby(done, lambda c: (c.part, c.stamps is not None)):
+            batch = self._results(list(calls), stamped=stamped)
+            if batch is not None:
+                self.parts.append((part, batch))
+
+    def _results(self, calls: Sequence[_Call], *, stamped: bool) -> Batch | None:
+        results = [call.future.result() for call in calls]
+        rows = [row for some in results for row in some]
+        if not stamped or not rows:
+            return self.output(rows)
+        columns = np.array([call.stamps for call in calls], np.int64).T
+        return self.output(rows, Stamps(*columns).repeat([len(some) for some in results]))
 
     def failed(self, error: BaseException, element: Any) -> Exception:
         if not isinstance(error, asyncio.CancelledError):

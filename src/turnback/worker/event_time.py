@@ -19,7 +19,8 @@ where order matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -29,7 +30,18 @@ import numpy as np
 
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
 from turnback.plan.sources import WHOLE
-from turnback.worker.stamps import LAST, PARTITION, UNPLACED, Part, Place, Segment, Stamps, Times
+from turnback.worker.stamps import (
+    ASIDE,
+    FED_BACK,
+    LAST,
+    PARTITION,
+    UNPLACED,
+    Part,
+    Place,
+    Segment,
+    Stamps,
+    Times,
+)
 
 Partitions = dict[str, dict[int, int]]
 """The greatest timestamp of every partition, by uid of the strategy."""
@@ -85,6 +97,12 @@ def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int
         slowest = min((t for each, t in known.items() if (uid, each) not in idle), default=MIN_TIME)
         after[uid] = max(after.get(uid, MIN_TIME), slowest)
     return after, partitions
+
+
+def still_idle(idle: Iterable[str], segments: Iterable[Segment]) -> tuple[str, ...]:
+    """Those of some strategies for which nothing has come in an epoch, as before it."""
+    active = {segment.strategy for segment in segments}
+    return tuple(uid for uid in idle if uid not in active)
 
 
 @cache
@@ -147,6 +165,7 @@ class TaskTime:
         self._given_segments: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
+        self._idle = time.idle
         self._bases: dict[int, _Base] = {}
 
     def enter(self, file: int, block: int, partition: int = WHOLE) -> None:
@@ -161,6 +180,26 @@ class TaskTime:
         place = self.epoch.files.get(file)
         self._at = (partition, 0, 0) if place is None else (partition, place, block)
 
+    @contextmanager
+    def within(self, part: Part) -> Iterator[None]:
+        """Go back to a part of a source for what comes from it later than what follows it."""
+        there = self._at
+        self._at = part
+        try:
+            yield
+        finally:
+            self._at = there
+
+    @property
+    def part(self) -> Part:
+        """The part of a source that elements come from just now."""
+        return self._at
+
+    @property
+    def order_matters(self) -> bool:
+        """Whether a strategy may look at elements in the order in which they come here."""
+        return self._ordered and bool(self._bounds)
+
     def place(self, source: int, count: int) -> Stamps:
         """Where the next elements of a source are in it, which have no timestamps yet."""
         partition, *part = self._at
@@ -172,6 +211,8 @@ class TaskTime:
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
+        if self._at == ASIDE:
+            return self.stamp_fed_back(strategy, times)
         if self._ordered:
             return self._stamped(strategy, times)
         return self.stamp_unplaced(strategy, times)
@@ -180,6 +221,14 @@ class TaskTime:
         """The same for elements of a partition that are in order, although they were shuffled."""
         self._at = (partition, 0, 0)
         return self._stamped(strategy, times)
+
+    def stamp_fed_back(self, strategy: str, times: Times) -> Stamps:
+        """The stamps of elements that come again, long after those they belong with.
+
+        Time has gone on without them. They do not move it, nor is it held back for more of them.
+        """
+        watermark = self.watermark_before((strategy,))
+        return Stamps.of(times, np.full(len(times), watermark, np.int64), FED_BACK)
 
     def stamp_unplaced(self, strategy: str, times: Times) -> Stamps:
         """The same for elements of which nobody knows in which order they come."""
@@ -226,6 +275,7 @@ class TaskTime:
         """Learn of all parts of the sources in this epoch."""
         self._segments.update({segment.id: segment for segment in segments})
         self._after, _ = advance(self.epoch, self._segments.values())
+        self._idle = still_idle(self.epoch.idle, self._segments.values())
         self._bases.clear()
 
     def segments(self) -> tuple[Segment, ...]:
@@ -235,10 +285,14 @@ class TaskTime:
     def watermark_before(self, strategies: Sequence[str], operator: str = "") -> int:
         """The watermark at the beginning of the epoch, where these are combined.
 
-        It is that of an operator, if a uid is given, or of the strategies alone.
+        It is that of an operator, if a uid is given, or of the strategies alone. If there is
+        something that it does not wait for any more, such as a stream that fell silent since, it
+        gets further only in the epoch, from element to element: some may have waited.
         """
-        reached = self.epoch.reached.get(operator, MIN_TIME)
-        return max(reached, self._combined(strategies, self.epoch.greatest))
+        reached = self.epoch.reached.get(operator)
+        if reached is not None:
+            return reached
+        return self._combined(strategies, self.epoch.greatest, self.epoch.idle)
 
     def watermark(self, strategies: Sequence[str], operator: str = "") -> int:
         """The watermark at the end of the epoch, where these are combined."""
@@ -247,11 +301,11 @@ class TaskTime:
     def reached(self, strategies: Sequence[str], operator: str = "") -> int:
         """How far elements have brought the watermark, also if event time ends with the epoch."""
         reached = self.epoch.reached.get(operator, MIN_TIME)
-        return max(reached, self._combined(strategies, self._after))
+        return max(reached, self._combined(strategies, self._after, self._idle))
 
     def is_idle(self, strategies: Sequence[str]) -> bool:
-        """Whether watermarks wait for none of these."""
-        return all(uid in self.epoch.idle for uid in strategies)
+        """Whether watermarks wait for none of these, at the end of the epoch."""
+        return all(uid in self._idle for uid in strategies)
 
     def has_watermarks(self, strategies: Sequence[str]) -> bool:
         """Whether event time moves where these are combined."""
@@ -299,13 +353,18 @@ class TaskTime:
         return marks
 
     def partitions(self, stamps: Stamps, strategy: str) -> Times:
-        """For each element, the partition a strategy has it in; `UNPLACED` if it is in none."""
+        """For each element, the partition a strategy has it in.
+
+        `UNPLACED` if it is in none, and that of `ASIDE` if it was fed back.
+        """
         waited_for = self.epoch.partitions.get(strategy, {})
         ids, which = np.unique(stamps.segment, return_inverse=True)
         found = np.full(len(ids), UNPLACED, np.int64)
         for i, id in enumerate(ids.tolist()):
             segment = self.segment(id)
-            if segment is not None and len(waited_for) < 2:
+            if id == FED_BACK:
+                found[i] = ASIDE[0]
+            elif segment is not None and len(waited_for) < 2:
                 found[i] = next(iter(waited_for), WHOLE)
             elif segment is not None and segment.partition in waited_for:
                 found[i] = segment.partition
@@ -352,8 +411,9 @@ class TaskTime:
         self._bases[id] = _Base(base, self._bounds[uid])
         return self._bases[id]
 
-    def _combined(self, strategies: Sequence[str], greatest: Mapping[str, int]) -> int:
-        idle = self.epoch.idle
+    def _combined(
+        self, strategies: Sequence[str], greatest: Mapping[str, int], idle: tuple[str, ...]
+    ) -> int:
         active = [uid for uid in strategies if uid not in idle] or strategies
         return min(
             (watermark_of(greatest.get(uid, MIN_TIME), self._bounds.get(uid)) for uid in active),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from turnback.plan.graph import NodeKind
 from turnback.plan.malformed import MALFORMED, MALFORMED_RECORD, plain_path
-from turnback.plan.plan import Channel, InputId, SourceOrder
+from turnback.plan.plan import Channel, InputId, Operator, SourceOrder
 from turnback.values.columns import Batch
 from turnback.values.frozen import is_mutable
 from turnback.values.typeinfo import TypeInfo
@@ -35,7 +35,7 @@ from turnback.worker.program import LevelProgram
 from turnback.worker.redriving import redriven
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
-from turnback.worker.stamps import PARTITION
+from turnback.worker.stamps import ASIDE, PARTITION
 
 _NEW_OBJECTS = 50_000
 """After so many more, garbage is collected at the end of an epoch."""
@@ -187,8 +187,9 @@ class _Epoch:
     def _redrive(self) -> None:
         letters = self.order.letters
         partition = self.name.partition
-        for input, batch in redriven(letters, self.program, partition, self.time):
-            self._emit(batch, (input,))
+        with self.time.within(ASIDE):
+            for input, batch in redriven(letters, self.program, partition, self.time):
+                self._emit(batch, (input,))
 
     def _process(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows >= _SAMPLE_ROWS:
@@ -256,7 +257,7 @@ class _Epoch:
             out = runner.finish()
             if out is not None:
                 self._emit(out, operator.consumers, operator.channels)
-            self._emit_sides(runner)
+            self._emit_beside(operator, runner)
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         """What has been emitted since the last call, as it goes to the next level.
@@ -298,9 +299,15 @@ class _Epoch:
             out = runner.run(batch, input)
             if out is not None:
                 waiting += self._given(out, operator.consumers, operator.channels)
-            self._emit_sides(runner)
+            self._emit_beside(operator, runner)
 
-    def _emit_sides(self, runner: Runner) -> None:
+    def _emit_beside(self, operator: Operator, runner: Runner) -> None:
+        """What a runner has given besides what it returned."""
+        parts = runner.parts
+        runner.parts = []
+        for part, batch in parts:
+            with self.time.within(part):
+                self._emit(batch, operator.consumers, operator.channels)
         sides = runner.sides
         runner.sides = []
         for node, batch in sides:

@@ -179,6 +179,8 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         return PlacingRunner(operator, time)
     if operator.kind is NodeKind.NUMBER:
         return NumberRunner(operator, time)
+    if operator.kind is NodeKind.ASYNC_WAIT:
+        return AsyncWaitRunner(operator, time)
     if operator.kind is NodeKind.BROADCAST_PROCESS:
         main = _make_runner(main_operator(operator), backend, time)
         return BroadcastRunner(operator, main, backend, time)
@@ -218,7 +220,6 @@ _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
-    NodeKind.ASYNC_WAIT: AsyncWaitRunner,
     NodeKind.SIDE_OUTPUT: PassingRunner,
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.functions.event_time import MAX_TIME, MIN_TIME, within_reach
 from turnback.plan.plan import Operator
 from turnback.plan.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
 from turnback.state.backend import KeyedStateBackend
@@ -23,7 +23,7 @@ from turnback.worker.elements import ElementFunction
 from turnback.worker.event_time import TaskTime
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
-from turnback.worker.stamps import NOWHERE, Place, Stamps, Times
+from turnback.worker.stamps import FED_BACK, NOWHERE, Place, Stamps, Times
 
 _CHUNK = 8192
 
@@ -121,9 +121,14 @@ class OrderedRunner(KeyedRunner):
         gathered = self._gathered
         self._gathered = [[] for _ in self.operator.inputs]
         inputs = [[batch for batch in batches if len(batch)] for batches in gathered]
-        stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
-        if not self._has_event_time or not stamped:
+        if not self._has_event_time:
             return self._as_they_come(inputs)
+        # What has no place in event time comes at once, and changes no other element's.
+        without = [[batch for batch in batches if batch.stamps is None] for batches in inputs]
+        inputs = [[batch for batch in batches if batch.stamps is not None] for batches in inputs]
+        return chain(self._without_time(without), self._in_turn(inputs, after))
+
+    def _in_turn(self, inputs: list[list[Batch]], after: int) -> Iterable[Element]:
         waited: dict[int, list[Batch]] = {}
         for number in range(len(inputs)):
             waited |= self._waited(number, after)
@@ -158,7 +163,7 @@ class OrderedRunner(KeyedRunner):
         """The segment of what is made from elements of a segment."""
         known = self.time.segment(segment)
         if known is None:
-            return NOWHERE
+            return FED_BACK if segment == FED_BACK else NOWHERE
         place = (*self._prefix(input), *known.place)
         return self.time.given(place, self.operator.id, known.partition)
 
@@ -166,8 +171,15 @@ class OrderedRunner(KeyedRunner):
         for number, new in enumerate(inputs):
             waited = self._waited(number, MAX_TIME)
             batches = [*chain.from_iterable(waited[rank] for rank in sorted(waited)), *new]
-            marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
-            yield from self.elements(zip(batches, marks, strict=True), number)
+            yield from self._at_once(batches, number)
+
+    def _without_time(self, inputs: list[list[Batch]]) -> Iterator[Element]:
+        for number, batches in enumerate(inputs):
+            yield from self._at_once(batches, number)
+
+    def _at_once(self, batches: list[Batch], input: int) -> Iterator[Element]:
+        marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
+        return self.elements(zip(batches, marks, strict=True), input)
 
     def _of_rank(self, batches: list[Batch], rank: Rank) -> list[Batch]:
         """The elements of a rank; if nobody knows their strategy, they are of the last one."""
@@ -243,7 +255,8 @@ class OrderedRunner(KeyedRunner):
             for time, row, place, strategy in waiting:
                 rank = ranks.get(strategy, last)
                 rows[rank].append(row)
-                known = MIN_TIME if time is None else time
+                # Older versions gave what global windows gave the end of time.
+                known = MIN_TIME if time is None else within_reach(time)
                 stamps[rank].append((known, mark, *self._waited_at(place)))
         batches: dict[int, list[Batch]] = {}
         for rank, some in rows.items():
@@ -315,7 +328,7 @@ class TimedOutput:
 
     def origin(self, time: int | None, mark: int, at: Cause) -> int:
         """A number for elements of this time and place, which come at this watermark."""
-        self._times.append(MIN_TIME if time is None else time)
+        self._times.append(MIN_TIME if time is None else within_reach(time))
         self._marks.append(mark)
         self._causes.append(at)
         return len(self._times) - 1

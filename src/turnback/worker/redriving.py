@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
-from turnback.functions.event_time import MIN_TIME
+from turnback.functions.event_time import MIN_TIME, within_reach
 from turnback.plan.dead_letters import Letter, decode_letter
 from turnback.plan.plan import Input, InputId, Operator
 from turnback.values.columns import Batch
@@ -19,7 +19,7 @@ from turnback.values.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
 from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import key_reader
 from turnback.worker.program import LevelProgram
-from turnback.worker.stamps import Stamps
+from turnback.worker.stamps import FED_BACK, Stamps
 
 
 def redriven(
@@ -41,9 +41,10 @@ def redriven(
             continue
         batch = Batch(read.type, [element_of(letter, read.type) for letter in mine])
         if program.strategies:
-            times = [MIN_TIME if each.time is None else each.time for each in mine]
+            times = [MIN_TIME if each.time is None else within_reach(each.time) for each in mine]
             mark = time.watermark_before(operator.strategies, operator.uid)
-            batch.stamps = Stamps.of(np.array(times, np.int64), np.full(len(mine), mark, np.int64))
+            marks = np.full(len(mine), mark, np.int64)
+            batch.stamps = Stamps.of(np.array(times, np.int64), marks, FED_BACK)
         yield InputId(operator.id, number), batch
 
 

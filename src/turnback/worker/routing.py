@@ -14,6 +14,7 @@ from turnback.values.columns import Batch
 from turnback.values.keys import partition_of
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
+from turnback.worker.stamps import Stamps
 
 _CACHED_KEYS = 100_000
 _CACHED_BYTES = 64 << 20
@@ -63,10 +64,16 @@ class Router:
             return self._by_key(batch)
         if self.routing is Routing.CUSTOM:
             return self._by_partitioner(batch)
+        if self.routing is Routing.TRANSIT and batch.stamps is not None:
+            return self._by_place(batch.stamps)
         n = len(batch)
         first = self._turn
         self._turn = (first + n) % self.parallelism
         return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_place(self, stamps: Stamps) -> pa.Array:
+        """The same partition for all that was made from one element: so it stays in its order."""
+        return pa.array((stamps.segment + stamps.row) % self.parallelism, pa.int32())
 
     def _by_partitioner(self, batch: Batch) -> pa.Array:
         how = self._partitioning

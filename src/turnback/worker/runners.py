@@ -26,7 +26,7 @@ from turnback.worker.event_time import TaskTime
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected, FunctionOutput, may_send_aside
-from turnback.worker.stamps import Stamps
+from turnback.worker.stamps import Part, Stamps
 
 if TYPE_CHECKING:
     from turnback.worker.tolerance import Tolerance
@@ -50,6 +50,9 @@ class Runner(ABC):
         """How long it has worked in this epoch; measured once a batch."""
         self.sides: list[tuple[int, Batch]] = []
         """Side outputs that nobody has fetched yet, for the operators that stand for them."""
+        self.parts: list[tuple[Part, Batch]] = []
+        """Output that nobody has fetched yet, of who gives it later than what it is made from: with
+        the part of the source that it belongs to."""
         self.tolerance: Tolerance | None = None
         """What lets it go on without elements at which its function fails, if it may."""
 
@@ -58,6 +61,7 @@ class Runner(ABC):
         self.read = self.written = 0
         self.busy_s = 0.0
         self.sides = []
+        self.parts = []
         if self.tolerance is not None:
             self.tolerance.begin()
 
@@ -79,6 +83,7 @@ class Runner(ABC):
     def close(self) -> None:
         """Give up what it holds."""
         self.sides = []
+        self.parts = []
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch | None:
@@ -98,8 +103,7 @@ class Runner(ABC):
 
     def _counted(self, out: Batch | None) -> Batch | None:
         self.written += 0 if out is None else len(out)
-        if self.tolerance is not None:
-            self.sides += self.tolerance.letters()
+        self.written += sum(len(batch) for _, batch in self.parts)
         return out
 
     def failed(self, error: BaseException, element: Any) -> Exception:

@@ -23,12 +23,16 @@ block.
 
 NOWHERE = -1
 """In place of a segment: nobody knows where the element belongs; it comes before all others."""
+FED_BACK = -(2**62)
+"""The same for a dead letter that was fed back: event time does not go by it."""
 LAST = 2**62
 """In a place: after whatever has come."""
 PARTITION = -1
 """In place of a block, less an offset: what is called a file is a partition."""
 UNPLACED = -1
 """In place of a partition: elements of which nobody knows where they belong."""
+ASIDE: Part = (-2, 0, 0)
+"""In place of a part of a source: dead letters that were fed back."""
 
 
 class Stamps(NamedTuple):
@@ -60,9 +64,9 @@ class Stamps(NamedTuple):
         return Stamps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     @staticmethod
-    def of(times: Times, marks: Times) -> Stamps:
+    def of(times: Times, marks: Times, segment: int = NOWHERE) -> Stamps:
         """Stamps of elements whose place is not known, with the watermarks themselves."""
-        nowhere = np.full(len(times), NOWHERE, np.int64)
+        nowhere = np.full(len(times), segment, np.int64)
         return Stamps(times, marks, nowhere, np.zeros_like(nowhere))
 
 

@@ -17,7 +17,7 @@ from turnback.worker.event_time import TaskTime
 from turnback.worker.message import user_error
 from turnback.worker.ordering import OrderedRunner
 from turnback.worker.runners import Runner
-from turnback.worker.stamps import UNPLACED, Stamps, Times
+from turnback.worker.stamps import ASIDE, UNPLACED, Stamps, Times
 
 
 class _Timestamps:
@@ -128,6 +128,8 @@ class ShuffledTimestampsRunner(OrderedRunner):
         stamped = self._timestamps.bare(batch)
         if partition == UNPLACED:
             stamped.stamps = self.time.stamp_unplaced(uid, times)
+        elif partition == ASIDE[0]:
+            stamped.stamps = self.time.stamp_fed_back(uid, times)
         else:
             stamped.stamps = self.time.stamp_in_order(uid, times, partition)
         return stamped

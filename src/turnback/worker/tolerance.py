@@ -14,7 +14,6 @@ from turnback.plan.plan import Operator
 from turnback.plan.timers import has_timers
 from turnback.state.backend import KeyedStateBackend
 from turnback.values.coerce import INT_RANGES
-from turnback.values.columns import Batch
 from turnback.values.row import Row, row_class
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
@@ -24,6 +23,7 @@ from turnback.worker.output import FunctionOutput, is_sent_aside
 
 _SHOWN = 1_000
 """So many characters of an element or an error are kept as text."""
+_LETTER_TAG = OutputTag(DEAD_LETTERS, DEAD_LETTER)
 _TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROCESS})
 
 
@@ -42,10 +42,7 @@ class Tolerance:
         self._time = time
         self._encode = [Serializer(each.type).encode for each in operator.inputs]
         self._types = [each.type.describe() for each in operator.inputs]
-        sides = {tag: node for tag, node, _ in operator.sides}
-        self._letter_box = sides.get(DEAD_LETTERS)
         self._sides = {tag: type for tag, _, type in operator.sides}
-        self._letters: list[tuple[Any, ...]] = []
         self._fits = surely_fits(operator.type)
         self._seen = self.failed = 0
         self.job_id = ""
@@ -54,7 +51,6 @@ class Tolerance:
 
     def begin(self) -> None:
         """Start an epoch."""
-        self._letters = []
         self._seen = 0
         self.failed = 0
 
@@ -75,15 +71,6 @@ class Tolerance:
         function = (_TolerantTimed if timed else _Tolerant)(calls, operator.function)
         return replace(operator, kind=kind, function=function, on_error=ErrorPolicy.FAIL)
 
-    def letters(self) -> list[tuple[int, Batch]]:
-        """Take the dead letters so far, for who reads them."""
-        letters = self._letters
-        self._letters = []
-        if not letters or self._letter_box is None:
-            return []
-        who = f"operator {self._operator.uid!r}, dead letters"
-        return [(self._letter_box, FunctionOutput(DEAD_LETTER, letters, who))]
-
     def _tolerant(self, input: int, function: ElementFunction) -> ElementFunction:
         backend = self._backend
         check = self._check
@@ -99,8 +86,7 @@ class Tolerance:
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 if backend is not None:
                     backend.restore(saved)
-                self._note(input, row, context.timestamp(), error)
-                return ()
+                return self._left_out(input, row, context.timestamp(), error)
             return elements
 
         return call
@@ -127,10 +113,14 @@ class Tolerance:
         who = f"operator {operator.uid!r} ({operator.name}), side output {tag.tag_id!r}"
         assert FunctionOutput(type_, [element], who, operator).arrow is not None
 
-    def _note(self, input: int, row: Any, time: int | None, error: Exception) -> None:
+    def _left_out(self, input: int, row: Any, time: int | None, error: Exception) -> Iterable[Any]:
+        """What is given instead of what an element would have become: its dead letter, if wanted.
+
+        As to a side output, so that it has the time and the place of its element.
+        """
         self.failed += 1
-        if self._letter_box is None:
-            return
+        if DEAD_LETTERS not in self._sides:
+            return ()
         letter = Letter(
             job_id=self.job_id,
             operator=self._operator.uid,
@@ -145,18 +135,17 @@ class Tolerance:
         )
         key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
         why = f"{type(error).__name__}: {error}"
-        self._letters.append(
-            (
-                letter.operator,
-                key,
-                f"{row!r:.{_SHOWN}}",
-                f"{why:.{_SHOWN}}",
-                letter.epoch,
-                letter.task,
-                letter.position,
-                letter.encode(),
-            )
+        told = (
+            letter.operator,
+            key,
+            f"{row!r:.{_SHOWN}}",
+            f"{why:.{_SHOWN}}",
+            letter.epoch,
+            letter.task,
+            letter.position,
+            letter.encode(),
         )
+        return ((_LETTER_TAG, told),)
 
 
 def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from decimal import Decimal
+from random import Random
 
 import pytest
 
@@ -181,6 +182,47 @@ def test_entries_of_a_window_after_an_undo(job):
         return found == of_window(0, 10)(h)
 
     assert j.one("a", undone)
+
+
+WINDOWS = WindowedStateDescriptor(
+    "map", Types.ROW_NAMED(["start", "end"], [Types.LONG(), Types.LONG()]), Types.LONG()
+)
+
+
+def touching(h, window):
+    """The windows that touch one, found by the state and by looking at all of them."""
+    every = sorted((start, end) for start, end in h["map"])
+    wanted = [each for each in every if each[0] <= window[1] and each[1] >= window[0]]
+    return h["map"].touching(window), wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_that_touch_another_one(job, seed):
+    j = job(WINDOWS)
+    random = Random(seed)
+
+    def window():
+        start = random.randrange(-50, 200)
+        return start, start + random.choice((1, 3, 10, 80 if seed % 4 == 0 else 10))
+
+    def changed(h):
+        for _ in range(40):
+            found, wanted = touching(h, window())
+            assert found == wanted
+            if random.random() < 0.7:
+                h["map"].put(window(), 1)
+            elif wanted:
+                h["map"].remove(random.choice(wanted))
+
+    def undone(h):
+        saved = h["map"].save()
+        before = touching(h, (0, 100))[1]
+        changed(h)
+        h["map"].restore(saved)
+        assert touching(h, (0, 100)) == (before, before)
+
+    for _ in range(3):
+        j.run([("a", changed), ("b", changed), ("a", undone), ("a", changed)])
 
 
 @pytest.mark.parametrize("epochs", [["zbca", ""], ["zb", "ca"], ["z", "b", "c", "a"]])

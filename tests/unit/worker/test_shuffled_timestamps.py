@@ -15,11 +15,15 @@ from turnback import (
     KeyedProcessFunction,
     OutputTag,
     Row,
+    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
     TumblingEventTimeWindows,
+    Types,
     WatermarkStrategy,
+    count,
 )
+from turnback.functions.event_time import MAX_TIME
 from turnback.values.hints import as_type
 
 EVENT = "key string, at bigint"
@@ -179,3 +183,77 @@ def test_what_timers_by_the_clock_give_moves_time_from_epoch_to_epoch(
     assert engine.time.watermarks()["time"] == 99
     engine.epoch({"s": [("a", 7)]})
     assert (times(out), times(late)) == ([3], [7])
+
+
+class Timers(KeyedProcessFunction):
+    """What it gives in the end has the last time there is."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(MAX_TIME)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), 0
+
+
+def counted(events: DataStream) -> DataStream:
+    return events.key_by("key").count_window(1).reduce(lambda a, b: a).uid("counted")
+
+
+def at_the_end(events: DataStream) -> DataStream:
+    return events.key_by("key").process(Timers(), EVENT).uid("timers")
+
+
+@pytest.mark.parametrize("cut", range(3))
+@pytest.mark.parametrize("size", [Time.milliseconds(10), Time.days(1)])
+def test_windows_of_what_global_windows_give(
+    env: StreamExecutionEnvironment, tmp_path: Path, size: Time, cut: int
+) -> None:
+    """It comes at the end of time, and has waited for a slower stream."""
+    fast = source(env, "fast", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("fast-time")
+    slow = source(env, "slow", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("slow-time")
+    counts = counted(fast)
+    both = counts.union(slow).key_by(lambda row: 0, key_type=Types.INT())
+    last = both.window(TumblingEventTimeWindows.of(size)).reduce(lambda a, b: max(a, b))
+    out = collected(last.uid("windows"), "out")
+    declared = counts.key_by("key").window(SlidingEventTimeWindows.of(size, size))
+    rows = collected(declared.aggregate(all=count()).uid("declared"), "rows")
+    engine = LocalEngine(env.plan(), tmp_path)
+    events = [("a", 10), ("a", 70), ("b", 90)]
+    engine.epoch({"fast": events[:cut]})
+    engine.epoch({"slow": [("s", 40)]})
+    engine.epoch({"fast": events[cut:]})
+    assert out.results == []
+    engine.epoch({}, ended=True)
+    assert sorted(map(tuple, out.results)) == [("b", 90), ("s", 40)]
+    assert sorted(map(tuple, rows.results)) == [("a", None, None, 2), ("b", None, None, 1)]
+
+
+def test_what_timers_give_at_the_end_of_time_is_late_for_windows(
+    env: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    events = source(env, "s", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("first")
+    window = at_the_end(events).key_by("key").window(TumblingEventTimeWindows.of(Time.days(1)))
+    plain = window.side_output_late_data(LATE).reduce(lambda a, b: b).uid("windows")
+    out = collected(plain, "out")
+    late = collected(plain.get_side_output(LATE), "late")
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("a", 3), ("b", 5)]})
+    engine.epoch({}, ended=True)
+    assert (out.results, sorted(map(tuple, late.results))) == ([], [("a", 0), ("b", 0)])
+
+
+def test_what_waits_with_the_last_time_there_is_comes_from_older_versions(
+    env: StreamExecutionEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = source(env, "fast", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("time-of-fast")
+    slow = source(env, "slow", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("slow-time")
+    both = slow.union(counted(fast)).key_by("key")
+    last = both.window(TumblingEventTimeWindows.of(Time(10))).reduce(lambda a, b: max(a, b))
+    out = collected(last.uid("windows"), "out")
+    engine = LocalEngine(env.plan(), tmp_path)
+    with monkeypatch.context() as before:
+        before.setattr("turnback.worker.ordering.within_reach", lambda time: time)
+        engine.epoch({"fast": [("a", 10), ("a", 70)]})
+    engine.epoch({"slow": [("s", 60)]})
+    engine.epoch({}, ended=True)
+    assert sorted(map(tuple, out.results)) == [("a", 70), ("s", 60)]

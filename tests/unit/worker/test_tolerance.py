@@ -34,7 +34,7 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UserFunctionError
-from turnback.plan.dead_letters import decode_letter
+from turnback.plan.dead_letters import Letter, decode_letter
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.values.serializer import Serializer
@@ -42,6 +42,7 @@ from turnback.worker.tolerance import surely_fits
 from type_strategies import ELEMENTS
 
 EVENT = "key string, n bigint"
+TIMED = "key string, at bigint"
 ASIDE = OutputTag("aside", Types.LONG())
 
 
@@ -362,3 +363,33 @@ def test_a_wrong_program_is_not_an_element_to_leave_out(
     )
     with pytest.raises(UserFunctionError, match=r"PlanError: .* SetsTimer has no on_timer"):
         run(env, tmp_path, [Row("a", 1)])
+
+
+def letter_of(uid: str, at: int) -> bytes:
+    """A dead letter of an element before it has a timestamp."""
+    element = Serializer(as_type(TIMED)).encode(("a", at))
+    return Letter(
+        job_id="id", operator=uid, attempt=1, epoch=1, task=0, position=0, input=0, time=None,
+        type=as_type(TIMED).describe(), element=element,
+    ).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["read", "behind-a-shuffle"])
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("at", [5, 500], ids=["earlier", "later"])
+def test_a_letter_that_is_fed_back_neither_moves_event_time_nor_holds_it(
+    tmp_path: Path, at: int, partitions: int, behind: bool
+) -> None:
+    env = environment(2)
+    checked = source(env, "s", TIMED, partitions).map(lambda row: row, TIMED).uid("checked")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    spread = checked.on_error("skip").rebalance() if behind else checked.on_error("skip")
+    out = collected(spread.assign_timestamps_and_watermarks(strategy).uid("time"), "out")
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("a", 100)], "s-0": [("a", 150)], "s-1": [("a", 100)]})
+    assert engine.time.watermarks()["time"] == 99
+    engine.epoch({}, letters=[letter_of("checked", at)])
+    assert ("a", at) in out.results
+    assert engine.time.watermarks()["time"] == 99
+    engine.epoch({"s": [("a", 200)], "s-0": [("a", 210)], "s-1": [("a", 200)]})
+    assert engine.time.watermarks()["time"] == 199
