@@ -13,13 +13,15 @@ from unittest import mock
 from simulation import databases
 from simulation import files as simulated_fs
 from simulation import kafka as simulated_broker
+from simulation import redis as simulated_redis
 from simulation.databases import simulated_databases
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec, make_sink
 from simulation.engine import Input
 from simulation.files import simulated_files
 from simulation.history import History, Row, kind_of, offset_of
 from simulation.kafka import simulated_kafka
-from simulation.plants import HANDED_OVER, MOVED, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.plants import HANDED_OVER, MOVED, RESTORED, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.redis import simulated_redis as redis_patches
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
@@ -103,7 +105,7 @@ class Run:
     def _kinds(self) -> tuple[str, ...]:
         rng = self.world.rng
         models = (*KINDS, "files")
-        servers = (*databases.KINDS, *simulated_broker.KINDS)
+        servers = (*databases.KINDS, *simulated_broker.KINDS, *simulated_redis.KINDS)
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
         if self.plant in {*HANDED_OVER, *UPGRADED}:
             return (rng.choice(wanted),)  # a copy of a job takes over one target
@@ -132,6 +134,8 @@ class Run:
                 )
             if self._kafka:
                 patches.enter_context(simulated_kafka(self.world))
+            if self._redis:
+                patches.enter_context(redis_patches(self.world, self._directory_of))
             patches.enter_context(planted(self.plant))
             # All drivers are in this process, which is alive.
             patches.enter_context(
@@ -176,7 +180,13 @@ class Run:
         if self._kafka and world.rng.random() < 0.4:
             simulated_broker.disturb(world)
             return
+        if self._redis and world.rng.random() < 0.3:
+            # Without that note, whoever comes first has the keys: also a job that has lost them.
+            simulated_redis.disturb(world, may_forget=not self.take_over)
+            return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
+        if self.plant in RESTORED and self.backup is None:
+            what = "backup"
         if what == "kill":
             world.tell(f"== {driver.process.name} is killed")
             world.kill(driver.process)
@@ -362,11 +372,14 @@ class Run:
             self._settle(self._original)
 
     def _start_and_hold_up(self) -> None:
-        """Start a driver that stands still as soon as a checkpoint of its promises rows."""
+        """Start a driver that stands still as soon as a checkpoint of its promises rows.
+
+        Where nothing is promised, as tasks write at once, it does so at any time.
+        """
         driver = self._start()
         mine = driver.spec.root + "/job"
         while self.world.is_running(driver.process):
-            if self._promised_by(mine):
+            if self._promised_by(mine) or (self._redis and self.world.rng.random() < 0.02):
                 self.world.tell(f"== {driver.process.name} is paused")
                 self.world.pause(driver.process, self.world.rng.choice((100, 1000)))
                 return
@@ -534,6 +547,8 @@ class Run:
             raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
         if self._databases and (robbed := databases.robbed()):
             raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
+        if self._redis and (intruders := simulated_redis.intruders()):
+            raise WrongOutcomeError(f"written over keys of other jobs: {intruders}")
         if log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
@@ -544,6 +559,8 @@ class Run:
         """What a sink shows has to be what was promised to it."""
         if kind.endswith("-set"):
             self._check_rows(kind, databases.rows(kind), least, most)
+        elif kind in simulated_redis.KINDS:
+            self._check_values(kind, simulated_redis.values(kind), least)
         elif _keeps_values(kind):
             values = [row for _, _, row in target(kind).values.values()]
             self._check_values(
@@ -569,6 +586,10 @@ class Run:
     @property
     def _kafka(self) -> bool:
         return not simulated_broker.KINDS.keys().isdisjoint(self.kinds_played)
+
+    @property
+    def _redis(self) -> bool:
+        return not simulated_redis.KINDS.keys().isdisjoint(self.kinds_played)
 
     @property
     def _databases(self) -> bool:
@@ -627,7 +648,7 @@ class Run:
 
 def _keeps_values(kind: str) -> bool:
     """Whether a target has the newest value of each key."""
-    return kind.endswith(("idempotent", "-upsert"))
+    return kind.endswith(("idempotent", "-upsert")) or kind in simulated_redis.KINDS
 
 
 def play(seed: int, plant: str | None = None, kinds: Sequence[str] = ()) -> Run:

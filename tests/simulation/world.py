@@ -35,6 +35,7 @@ _FOCUS = (
     "state/",
     "sinks/",
     "files: rename",
+    "redis: EVALSHA",
     "sql: COMMIT",
     "sql: PREPARE",
     "sql: ROLLBACK",

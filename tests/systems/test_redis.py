@@ -244,6 +244,37 @@ def test_a_task_of_the_former_owner_writes_nothing_any_more(
     assert not client.exists("b")
 
 
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_task_of_an_older_attempt_writes_nothing_under_a_new_claim(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    before = driver(attempt=5, nonce="x")
+    sink.claim(before)
+    write(sink, by(task, before, epoch=9), ("a", 9))
+    late = by(task, before, epoch=8)  # it has not looked yet who owns the keys
+    sink.claim(driver(attempt=0, take_over=True))  # by the same job, as it had done before
+    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+        write(sink, late, ("a", 8))
+    after = driver(attempt=6, nonce="y")
+    sink.claim(after)
+    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+        write(sink, late, ("a", 8))
+    assert value_of(client, layout, "a") == b"9"
+    write(sink, by(task, after, epoch=1), ("a", 1))
+    assert value_of(client, layout, "a") == b"1"
+
+
+def test_a_task_of_a_lost_line_writes_nothing(
+    make: Any, client: Any, task: Task, driver: Driver
+) -> None:
+    sink = make()
+    sink.claim(driver(attempt=6, nonce="mine"))
+    with pytest.raises(SinkError, match="attempt 6 may write nothing"):
+        write(sink, by(task, driver(attempt=6, nonce="lost")), ("a", 1))
+    assert not client.exists("a")
+
+
 def test_a_copy_of_the_job_is_another_job(
     make: Any, client: Any, task: Task, driver: Driver
 ) -> None:
