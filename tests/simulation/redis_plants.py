@@ -32,11 +32,6 @@ def _owners_are_not_compared() -> Any:
     return _edited("if claim ~= '' and not (note", "if claim == 'no' and not (note")
 
 
-def _equal_versions_are_refused() -> Any:
-    """Of several values of an epoch the first one stays."""
-    return _edited("string.sub(known, 1, 19) > version", "string.sub(known, 1, 19) >= version")
-
-
 def _a_stray_task_takes_a_new_claim_for_its_own() -> Any:
     return mock.patch.object(RedisSink, "_require_newest", lambda self, owner, ctx: None)
 
@@ -58,7 +53,6 @@ LAYOUTS = ("redis", "redis-string")
 REDIS_PLANTS: dict[str, Callable[[], Any]] = {
     "redis-no-version": _versions_are_not_compared,
     "redis-no-owner": _owners_are_not_compared,
-    "redis-first-of-epoch": _equal_versions_are_refused,
     "redis-stray-claims": _a_stray_task_takes_a_new_claim_for_its_own,
     "redis-restored-claim": _a_restored_job_keeps_its_claim,
 }

@@ -96,6 +96,11 @@ class Server:
             return Status("OK")
         raise ErrorReplyError(f"ERR unknown subcommand '{what.decode()}'. Try CLIENT HELP.")
 
+    def _flushall(self) -> Any:
+        self.data.clear()
+        self.ends.clear()
+        return Status("OK")
+
     def _get(self, key: bytes) -> Any:
         found = self._at(key)
         if isinstance(found, dict):
@@ -152,6 +157,9 @@ class Server:
     def _script(self, what: bytes, *arguments: bytes) -> Any:
         if what.upper() == b"EXISTS":
             return [int(sha in self.scripts) for sha in arguments]
+        if what.upper() == b"FLUSH":
+            self.scripts.clear()
+            return Status("OK")
         if what.upper() == b"LOAD":
             sha = hashlib.sha1(arguments[0]).hexdigest().encode()
             self.scripts[sha] = arguments[0].decode()

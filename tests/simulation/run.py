@@ -220,17 +220,19 @@ class Run:
             for transaction in transactions
         )
 
-    def _start(self, start_from: int | None = None) -> Driver:
+    def _start(self, start_from: int | None = None, *, turns_back: bool = True) -> Driver:
         world = self.world
         if self.drivers and world.rng.random() < 0.2:
             self.program = replace(self.program, parallelism=world.rng.randint(1, 3))
         if self.drivers and not world.healthy and not self.restored:
             self._upgrade()
         process = world.process(f"driver {len(self.drivers) + 1}")
+        if start_from is None and turns_back:
+            start_from = self._older()
         spec = job_spec(
             f"memory://{self.root}",
             self.settings,
-            start_from=start_from or self._older(),
+            start_from=start_from,
             take_over_sinks=self.take_over,
             renames=dict(self.program.renames),
             allow_non_restored_state=self.program.allow,
@@ -376,7 +378,8 @@ class Run:
 
         Where nothing is promised, as tasks write at once, it does so at any time.
         """
-        driver = self._start()
+        # Values that the original has turned back are not turned forward by the copy.
+        driver = self._start(turns_back=not self._has_values)
         mine = driver.spec.root + "/job"
         while self.world.is_running(driver.process):
             if self._promised_by(mine) or (self._redis and self.world.rng.random() < 0.02):

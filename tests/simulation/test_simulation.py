@@ -24,13 +24,15 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("sinks", ["", "kafka", "kafka-streaming", "postgres,mariadb-upsert"])
+@pytest.mark.parametrize(
+    "sinks", ["", "kafka", "kafka-streaming", "postgres,mariadb-upsert", "redis,redis-string"]
+)
 def test_nothing_is_lost_or_doubled(sinks: str) -> None:
     played = simulate("--seeds", "100" if sinks else "200", "--sinks", sinks)
     assert played.returncode == 0, played.stderr + played.stdout
 
 
-@pytest.mark.parametrize("sinks", ["", "kafka"])
+@pytest.mark.parametrize("sinks", ["", "kafka", "redis"])
 def test_a_seed_gives_the_same_story_again(sinks: str) -> None:
     stories = [simulate("--seed", "7", "--sinks", sinks).stdout for _ in range(2)]
     assert "== driver 1 starts" in stories[0]

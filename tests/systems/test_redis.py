@@ -238,8 +238,9 @@ def test_a_task_of_the_former_owner_writes_nothing_any_more(
     sink.claim(driver("fork", attempt=0, take_over=True))
     sink.claim(driver("fork", attempt=1))
     write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
+    late.write(Batch(task().type, [("a", 1), ("b", 1)]))
     with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
-        late.write(Batch(task().type, [("a", 1), ("b", 1)]))
+        late.prepare()
     assert value_of(client, layout, "a") == b"2"
     assert not client.exists("b")
 
@@ -263,6 +264,30 @@ def test_a_task_of_an_older_attempt_writes_nothing_under_a_new_claim(
     assert value_of(client, layout, "a") == b"9"
     write(sink, by(task, after, epoch=1), ("a", 1))
     assert value_of(client, layout, "a") == b"1"
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_copy_of_a_task_that_is_killed_halfway_leaves_no_older_value_of_its_epoch(
+    make: Any, client: Any, task: Task, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr("turnback.connectors.redis._KEYS_AT_ONCE", 1)
+    sink = make(values="n", layout=layout)
+    write(sink, task(), ("a", 1), ("b", 1), ("a", 2))
+    copy = sink.writer(task(task_attempt_id=41))
+    copy.write(Batch(task().type, [("a", 1)]))
+    copy.abort()  # killed before the rest, such as by Spark, as another attempt was faster
+    assert value_of(client, layout, "a") == b"2"
+    with client.monitor() as commands:
+        write(sink, task(epoch=8), ("a", 3), ("b", 3), ("a", 4))
+        client.echo("done")
+        seen = list(itertools.takewhile(lambda told: "done" not in told, _told(commands)))
+    assert sum("EVALSHA" in told for told in seen) == 2  # each key once
+    assert value_of(client, layout, "a") == b"4"
+
+
+def _told(commands: Any) -> Iterator[str]:
+    while True:
+        yield commands.next_command()["command"]
 
 
 def test_a_task_of_a_lost_line_writes_nothing(
@@ -308,8 +333,9 @@ def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
     sink.claim(after)
     write(sink, by(task, after, epoch=1), ("a", 2))
     assert value_of(client, layout, "a") == b"2"
+    late.write(Batch(task().type, [("a", 3)]))
     with pytest.raises(SinkError, match="claimed anew"):
-        late.write(Batch(task().type, [("a", 3)]))
+        late.prepare()
     assert value_of(client, layout, "a") == b"2"
 
 
@@ -395,8 +421,9 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(
     writer = sink.writer(task(epoch=8))
     writer.write(Batch(task().type, [("a", 2)]))
     redis.crash()
+    writer.write(Batch(task().type, [("b", 2)]))
     with pytest.raises(SinkError, match="Redis at redis"):
-        writer.write(Batch(task().type, [("b", 2)]))
+        writer.prepare()
     redis.start()
     write(sink, task(epoch=8), ("a", 2), ("b", 2))
     with redis.connect() as client:
@@ -410,9 +437,10 @@ def test_a_lost_reply_fails_the_task_and_the_next_one_writes_the_same(
         sink = make(url=redis.url.replace(str(redis.port), str(proxy.port)))
         writer = sink.writer(task())
         writer.write(Batch(task().type, [("a", 1)]))
+        writer.write(Batch(task().type, [("b", 2)]))
         proxy.lose_replies(5)
         with pytest.raises(SinkError):
-            writer.write(Batch(task().type, [("b", 2)]))
+            writer.prepare()
     write(make(), task(task_attempt_id=41), ("a", 1), ("b", 2))
     assert stored(client, "a") == {"n": "1"}
     assert stored(client, "b") == {"n": "2"}

@@ -113,12 +113,12 @@ class _Owner(msgspec.Struct, frozen=True):
 class RedisSink(IdempotentSink):
     """Keeps the latest value of every key in Redis.
 
-    Tasks write at once, without waiting for the checkpoint; after a failure the same keys are
-    written again. Each key remembers the version of its value, attempt and epoch, and a script in
-    the server compares it: a value that comes late, from a task or a driver that was replaced,
-    never overwrites a newer one. The same script looks whose the keys are: a task of a job that
-    they were taken over from writes nothing, and fails. Key the stream by the same fields, so that
-    one task writes a key.
+    Tasks write at the end of each epoch, each key once, without waiting for the checkpoint; after a
+    failure the same keys are written again. Each key remembers the version of its value, attempt
+    and epoch, and a script in the server compares it: a value that comes late, from a task or a
+    driver that was replaced, never overwrites a newer one. The same script looks whose the keys
+    are: a task of a job that they were taken over from writes nothing, and fails. Key the stream by
+    the same fields, so that one task writes a key.
 
     Readers see values before their checkpoint is complete.
 
@@ -183,6 +183,9 @@ class RedisSink(IdempotentSink):
         self._password = password_of("RedisSink", given, password_from, None)
         self._client: Any = None
         self._claim = ""
+        self._ctx: WriterContext | None = None
+        self._waiting: dict[str, list[Any]] = {}
+        """The last value of each key in the epoch, as arguments of the script."""
 
     # -- on the driver
 
@@ -257,6 +260,11 @@ class RedisSink(IdempotentSink):
     # -- in tasks
 
     def open(self, ctx: WriterContext) -> None:
+        self._ctx = ctx
+        self._waiting = {}
+        self._look_up_claim(ctx)
+
+    def _look_up_claim(self, ctx: WriterContext) -> None:
         with self._failures(name_sink(ctx.job, ctx.uid)):
             self._client = self._connect()
             data = self._client.get(self._owner_key)
@@ -291,9 +299,19 @@ class RedisSink(IdempotentSink):
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
         values = self._columns(batch.type)
         arrow = batch.arrow
-        keys = self._key_texts(arrow, ctx)
         columns = [arrow.column(arrow.schema.get_field_index(name)) for name in values]
         items = _hashes(values, columns) if self.layout == "hash" else _strings(values, columns)
+        self._waiting.update(zip(self._key_texts(arrow, ctx), items, strict=True))
+
+    def flush(self) -> None:
+        """Write each key once, with its last value in the epoch.
+
+        All attempts of a task write under the same version. One that is killed halfway, after
+        another has done the epoch, must not leave a value that is not the last.
+        """
+        ctx = self._ctx
+        assert ctx is not None  # `open` comes first
+        keys, items = list(self._waiting), list(self._waiting.values())
         head = [self._claim, f"{ctx.version:0{_DIGITS}d}", int((self.ttl or 0) * 1000)]
         with self._failures(name_sink(ctx.job, ctx.uid)):
             script = self._client.register_script(
@@ -311,7 +329,7 @@ class RedisSink(IdempotentSink):
     def _refuse_former_owner(self, ctx: WriterContext) -> NoReturn:
         """Say who owns the keys now, after a script has written nothing."""
         self.close()
-        self.open(ctx)
+        self._look_up_claim(ctx)
         raise SinkError(
             f"{name_sink(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
             f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"

@@ -79,8 +79,8 @@ DATABASE_POINTS: dict[str, tuple[Point, ...]] = {
         Point(f"{database}.roll_back_prepared", "after") for database in _DATABASES
     ),
     # in a task
-    "before-redis-write": (Point("connectors.redis:RedisSink.write_batch", "before"),),
-    "after-redis-write": (Point("connectors.redis:RedisSink.write_batch", "after"),),
+    "before-redis-write": (Point("connectors.redis:RedisSink.flush", "before"),),
+    "after-redis-write": (Point("connectors.redis:RedisSink.flush", "after"),),
 }
 """Those that only a job with sinks of databases reaches."""
 
