@@ -11,6 +11,7 @@ from unittest import mock
 from simulation.kafka_plants import KAFKA_PLANTS
 from simulation.redis_plants import LAYOUTS, REDIS_PLANTS
 from simulation.sql_plants import SQL_PLANTS
+from simulation.table_plants import TABLE_PLANTS, TABLES
 from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
@@ -155,6 +156,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "renamed-published-again": _publishes_as_the_sink_is_called_now,
     **KAFKA_PLANTS,
     **REDIS_PLANTS,
+    **TABLE_PLANTS,
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
 SINKS: dict[str, Sequence[str]] = {
@@ -166,6 +168,7 @@ SINKS: dict[str, Sequence[str]] = {
     "forgets-where-staged": ("write-ahead", "kafka"),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **dict.fromkeys(REDIS_PLANTS, LAYOUTS),
+    **dict.fromkeys(TABLE_PLANTS, TABLES),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
 """The sinks that a program needs to have the defect; those of others are any."""

@@ -14,6 +14,7 @@ from simulation import databases
 from simulation import files as simulated_fs
 from simulation import kafka as simulated_broker
 from simulation import redis as simulated_redis
+from simulation import tables as simulated_lake
 from simulation.databases import simulated_databases
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec, make_sink
 from simulation.engine import Input
@@ -22,6 +23,7 @@ from simulation.history import History, Row, kind_of, offset_of
 from simulation.kafka import simulated_kafka
 from simulation.plants import HANDED_OVER, MOVED, RESTORED, SINKS, TURNED_BACK, UPGRADED, planted
 from simulation.redis import simulated_redis as redis_patches
+from simulation.tables import simulated_tables
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
@@ -105,7 +107,12 @@ class Run:
     def _kinds(self) -> tuple[str, ...]:
         rng = self.world.rng
         models = (*KINDS, "files")
-        servers = (*databases.KINDS, *simulated_broker.KINDS, *simulated_redis.KINDS)
+        servers = (
+            *databases.KINDS,
+            *simulated_broker.KINDS,
+            *simulated_redis.KINDS,
+            *simulated_lake.KINDS,
+        )
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
         if self.plant in {*HANDED_OVER, *UPGRADED}:
             return (rng.choice(wanted),)  # a copy of a job takes over one target
@@ -134,6 +141,8 @@ class Run:
                 )
             if self._kafka:
                 patches.enter_context(simulated_kafka(self.world))
+            if self._tables:
+                patches.enter_context(simulated_tables(self.world))
             if self._redis:
                 patches.enter_context(redis_patches(self.world, self._directory_of))
             patches.enter_context(planted(self.plant))
@@ -319,7 +328,7 @@ class Run:
         """Go on with the job directory in another place, whatever it has promised meanwhile."""
         self._end_all_drivers()
         files = storage_open._ROOTS[self.root]
-        in_databases = databases.KINDS.keys() & set(self.program.sinks)
+        in_databases = databases.KINDS.keys() & set(self.kinds_played)
         # Those who have prepared rows are asked to move back, which is as if nothing was moved.
         prepared = any(databases.prepared(kind, self._mine) for kind in in_databases)
         if self.root != self._original or "job/job.json" not in files or prepared:
@@ -562,6 +571,10 @@ class Run:
         """What a sink shows has to be what was promised to it."""
         if kind.endswith("-set"):
             self._check_rows(kind, databases.rows(kind), least, most)
+        elif kind in simulated_lake.KINDS:
+            self._check_rows(kind, simulated_lake.rows(kind), least, most)
+            self._check_order(kind, simulated_lake.rows(kind))
+            self._check_left(kind, simulated_lake.left(kind, self._mine))
         elif kind in simulated_redis.KINDS:
             self._check_values(kind, simulated_redis.values(kind), least)
         elif _keeps_values(kind):
@@ -589,6 +602,10 @@ class Run:
     @property
     def _kafka(self) -> bool:
         return not simulated_broker.KINDS.keys().isdisjoint(self.kinds_played)
+
+    @property
+    def _tables(self) -> bool:
+        return not simulated_lake.KINDS.keys().isdisjoint(self.kinds_played)
 
     @property
     def _redis(self) -> bool:

@@ -36,6 +36,7 @@ _FOCUS = (
     "sinks/",
     "files: rename",
     "redis: EVALSHA",
+    "delta: commit",
     "sql: COMMIT",
     "sql: PREPARE",
     "sql: ROLLBACK",
