@@ -116,7 +116,9 @@ class Run:
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
         if self.plant in {*HANDED_OVER, *UPGRADED}:
             return (rng.choice(wanted),)  # a copy of a job takes over one target
-        drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
+        # Of all there are, a story has about two servers: each of them takes its time.
+        share = 2 / len(servers) if set(servers) <= set(wanted) else 0.2
+        drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else share)]
         return tuple(drawn) or (rng.choice(wanted),)
 
     def _first_sinks(self) -> tuple[str, ...]:
@@ -476,7 +478,7 @@ class Run:
         if isinstance(driver.outcome, IncompatibleStateError):
             self._settle_to_the_end()
             driver = self._run_to_its_end()
-        if self.restored and isinstance(driver.outcome, IncompatibleStateError):
+        if self._is_elsewhere and isinstance(driver.outcome, IncompatibleStateError):
             self._call_sinks_as_in(CheckpointLog(self._job_storage().inner).latest())
             driver = self._run_to_its_end()
         if self.restored and "are lost" in str(driver.failure):
@@ -487,6 +489,11 @@ class Run:
         if set(self.kinds_played) - set(self.program.kinds) or self.history.has_left_out():
             # Sinks that are gone, and what was left out, are settled by nobody else.
             self._settle_to_the_end()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether targets may have to be taken over, which only a start with their sinks does."""
+        return self.restored or self.root != self._original
 
     def _call_sinks_as_in(self, manifest: Manifest | None) -> None:
         """Go on with the sinks of a checkpoint, under the names they have in it.
