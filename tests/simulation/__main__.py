@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 
 import pyarrow
 
@@ -14,7 +17,7 @@ from simulation.plants import PLANTS
 from simulation.run import play
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to play")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -22,7 +25,11 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a defect to plant")
     parser.add_argument("--sinks", default="", help="only these, such as postgres,files")
-    options = parser.parse_args()
+    parser.add_argument("--serve", action="store_true", help="do what lines of JSON ask for")
+    options = parser.parse_args(arguments)
+    if options.serve:
+        serve()
+        return 0
     pyarrow.set_cpu_count(1)  # threads for batches of a few rows take half of the time
     kinds = options.sinks.split(",") if options.sinks else []
     if options.seed is not None:
@@ -49,9 +56,31 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def serve() -> None:
+    """Run each list of arguments in a process of its own, which need not import all this again."""
+    for line in sys.stdin:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            child = os.fork()
+            if child == 0:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                code = 3
+                try:
+                    code = main(json.loads(line))
+                except BaseException as error:  # noqa: BLE001 - told to whoever asked
+                    traceback.print_exception(error)
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            texts = [file.seek(0) or file.read().decode() for file in (out, err)]
+        print(json.dumps([os.waitstatus_to_exitcode(status), *texts]), flush=True)
+
+
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets differs between processes otherwise, and with it the run.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

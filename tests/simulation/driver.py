@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from local_engine import environment, source
-from simulation import databases, kafka
+from simulation import databases, kafka, redis, tables
 from simulation.engine import COUNT, SOURCE, Input, SimEngine
 from simulation.files import SimulatedFiles
 from simulation.history import kind_of
@@ -74,6 +74,10 @@ def make_sink(kind: str) -> Sink:
         return SimulatedFiles(kind)
     if kind in kafka.KINDS:
         return kafka.SimulatedKafka(kind)
+    if kind in tables.KINDS:
+        return tables.sink(kind)
+    if kind in redis.KINDS:
+        return redis.sink(kind)
     return KINDS[kind](kind) if kind in KINDS else databases.sink(kind)
 
 

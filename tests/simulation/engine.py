@@ -181,6 +181,20 @@ class SimEpoch:
                 world.tell(f"{name} failed: {error}")
 
         world.spawn(name, process, run)
+        if world.rng.random() < 0.3:
+            self._kill_soon(process)
+
+    def _kill_soon(self, copy: Process) -> None:
+        """As Spark kills a copy when another attempt has done the task; it is not quick at it."""
+        world = self.query.engine.world
+        end = world.process(f"{copy.name} end")
+        world.pause(end, world.rng.randint(1, 20))
+
+        def kill() -> None:
+            world.tell(f"{copy.name} is killed")
+            world.kill(copy)
+
+        world.spawn(end.name, end, kill)
 
     def _task(self, order: Order, partition: int, keys: list[str], number: int) -> SimTask:
         query = self.query

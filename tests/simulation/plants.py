@@ -9,7 +9,9 @@ from typing import Any
 from unittest import mock
 
 from simulation.kafka_plants import KAFKA_PLANTS
+from simulation.redis_plants import LAYOUTS, REDIS_PLANTS
 from simulation.sql_plants import SQL_PLANTS
+from simulation.table_plants import TABLE_PLANTS, TABLES
 from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
@@ -153,6 +155,8 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "loss-unasked": _starts_lose_output_unasked,
     "renamed-published-again": _publishes_as_the_sink_is_called_now,
     **KAFKA_PLANTS,
+    **REDIS_PLANTS,
+    **TABLE_PLANTS,
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
 SINKS: dict[str, Sequence[str]] = {
@@ -163,15 +167,20 @@ SINKS: dict[str, Sequence[str]] = {
     "no-compare-at-publish": ("write-ahead",),
     "forgets-where-staged": ("write-ahead", "kafka"),
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
+    **dict.fromkeys(REDIS_PLANTS, LAYOUTS),
+    **dict.fromkeys(TABLE_PLANTS, TABLES),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
 """The sinks that a program needs to have the defect; those of others are any."""
-HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises"})
+HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises", "redis-no-owner"})
 """The defects that only show where a target is handed over: stories have that more often."""
 UPGRADED = frozenset({"renamed-not-committed", "loss-unasked", "renamed-published-again"})
 """Those that only show where a sink is renamed."""
 TURNED_BACK = frozenset({"roll-back-before-start"})
 """Those that only show where a job is turned back."""
+
+RESTORED = frozenset({"redis-restored-claim"})
+"""Those that only show where a job directory is restored from a backup."""
 
 MOVED = frozenset({"forgets-where-staged"})
 """Those that only show where a job directory is moved."""

@@ -13,13 +13,17 @@ from unittest import mock
 from simulation import databases
 from simulation import files as simulated_fs
 from simulation import kafka as simulated_broker
+from simulation import redis as simulated_redis
+from simulation import tables as simulated_lake
 from simulation.databases import simulated_databases
 from simulation.driver import Driver, Program, context_with, groups_of, job_spec, make_sink
 from simulation.engine import Input
 from simulation.files import simulated_files
 from simulation.history import History, Row, kind_of, offset_of
 from simulation.kafka import simulated_kafka
-from simulation.plants import HANDED_OVER, MOVED, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.plants import HANDED_OVER, MOVED, RESTORED, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.redis import simulated_redis as redis_patches
+from simulation.tables import simulated_tables
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
@@ -103,11 +107,18 @@ class Run:
     def _kinds(self) -> tuple[str, ...]:
         rng = self.world.rng
         models = (*KINDS, "files")
-        servers = (*databases.KINDS, *simulated_broker.KINDS)
+        servers = (
+            *databases.KINDS,
+            *simulated_broker.KINDS,
+            *simulated_redis.KINDS,
+            *simulated_lake.KINDS,
+        )
         wanted = self.kinds or SINKS.get(self.plant or "") or (*models, *servers)
         if self.plant in {*HANDED_OVER, *UPGRADED}:
             return (rng.choice(wanted),)  # a copy of a job takes over one target
-        drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else 0.2)]
+        # Of all there are, a story has about two servers: each of them takes its time.
+        share = 2 / len(servers) if set(servers) <= set(wanted) else 0.2
+        drawn = [kind for kind in wanted if rng.random() < (0.4 if kind in models else share)]
         return tuple(drawn) or (rng.choice(wanted),)
 
     def _first_sinks(self) -> tuple[str, ...]:
@@ -132,6 +143,10 @@ class Run:
                 )
             if self._kafka:
                 patches.enter_context(simulated_kafka(self.world))
+            if self._tables:
+                patches.enter_context(simulated_tables(self.world))
+            if self._redis:
+                patches.enter_context(redis_patches(self.world, self._directory_of))
             patches.enter_context(planted(self.plant))
             # All drivers are in this process, which is alive.
             patches.enter_context(
@@ -176,7 +191,13 @@ class Run:
         if self._kafka and world.rng.random() < 0.4:
             simulated_broker.disturb(world)
             return
+        if self._redis and world.rng.random() < 0.3:
+            # Without that note, whoever comes first has the keys: also a job that has lost them.
+            simulated_redis.disturb(world, may_forget=not self.take_over)
+            return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
+        if self.plant in RESTORED and self.backup is None:
+            what = "backup"
         if what == "kill":
             world.tell(f"== {driver.process.name} is killed")
             world.kill(driver.process)
@@ -210,17 +231,19 @@ class Run:
             for transaction in transactions
         )
 
-    def _start(self, start_from: int | None = None) -> Driver:
+    def _start(self, start_from: int | None = None, *, turns_back: bool = True) -> Driver:
         world = self.world
         if self.drivers and world.rng.random() < 0.2:
             self.program = replace(self.program, parallelism=world.rng.randint(1, 3))
         if self.drivers and not world.healthy and not self.restored:
             self._upgrade()
         process = world.process(f"driver {len(self.drivers) + 1}")
+        if start_from is None and turns_back:
+            start_from = self._older()
         spec = job_spec(
             f"memory://{self.root}",
             self.settings,
-            start_from=start_from or self._older(),
+            start_from=start_from,
             take_over_sinks=self.take_over,
             renames=dict(self.program.renames),
             allow_non_restored_state=self.program.allow,
@@ -307,7 +330,7 @@ class Run:
         """Go on with the job directory in another place, whatever it has promised meanwhile."""
         self._end_all_drivers()
         files = storage_open._ROOTS[self.root]
-        in_databases = databases.KINDS.keys() & set(self.program.sinks)
+        in_databases = databases.KINDS.keys() & set(self.kinds_played)
         # Those who have prepared rows are asked to move back, which is as if nothing was moved.
         prepared = any(databases.prepared(kind, self._mine) for kind in in_databases)
         if self.root != self._original or "job/job.json" not in files or prepared:
@@ -362,11 +385,15 @@ class Run:
             self._settle(self._original)
 
     def _start_and_hold_up(self) -> None:
-        """Start a driver that stands still as soon as a checkpoint of its promises rows."""
-        driver = self._start()
+        """Start a driver that stands still as soon as a checkpoint of its promises rows.
+
+        Where nothing is promised, as tasks write at once, it does so at any time.
+        """
+        # Values that the original has turned back are not turned forward by the copy.
+        driver = self._start(turns_back=not self._has_values)
         mine = driver.spec.root + "/job"
         while self.world.is_running(driver.process):
-            if self._promised_by(mine):
+            if self._promised_by(mine) or (self._redis and self.world.rng.random() < 0.02):
                 self.world.tell(f"== {driver.process.name} is paused")
                 self.world.pause(driver.process, self.world.rng.choice((100, 1000)))
                 return
@@ -451,7 +478,7 @@ class Run:
         if isinstance(driver.outcome, IncompatibleStateError):
             self._settle_to_the_end()
             driver = self._run_to_its_end()
-        if self.restored and isinstance(driver.outcome, IncompatibleStateError):
+        if self._is_elsewhere and isinstance(driver.outcome, IncompatibleStateError):
             self._call_sinks_as_in(CheckpointLog(self._job_storage().inner).latest())
             driver = self._run_to_its_end()
         if self.restored and "are lost" in str(driver.failure):
@@ -462,6 +489,11 @@ class Run:
         if set(self.kinds_played) - set(self.program.kinds) or self.history.has_left_out():
             # Sinks that are gone, and what was left out, are settled by nobody else.
             self._settle_to_the_end()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether targets may have to be taken over, which only a start with their sinks does."""
+        return self.restored or self.root != self._original
 
     def _call_sinks_as_in(self, manifest: Manifest | None) -> None:
         """Go on with the sinks of a checkpoint, under the names they have in it.
@@ -534,6 +566,8 @@ class Run:
             raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
         if self._databases and (robbed := databases.robbed()):
             raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
+        if self._redis and (intruders := simulated_redis.intruders()):
+            raise WrongOutcomeError(f"written over keys of other jobs: {intruders}")
         if log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
@@ -544,6 +578,12 @@ class Run:
         """What a sink shows has to be what was promised to it."""
         if kind.endswith("-set"):
             self._check_rows(kind, databases.rows(kind), least, most)
+        elif kind in simulated_lake.KINDS:
+            self._check_rows(kind, simulated_lake.rows(kind), least, most)
+            self._check_order(kind, simulated_lake.rows(kind))
+            self._check_left(kind, simulated_lake.left(kind, self._mine))
+        elif kind in simulated_redis.KINDS:
+            self._check_values(kind, simulated_redis.values(kind), least)
         elif _keeps_values(kind):
             values = [row for _, _, row in target(kind).values.values()]
             self._check_values(
@@ -569,6 +609,14 @@ class Run:
     @property
     def _kafka(self) -> bool:
         return not simulated_broker.KINDS.keys().isdisjoint(self.kinds_played)
+
+    @property
+    def _tables(self) -> bool:
+        return not simulated_lake.KINDS.keys().isdisjoint(self.kinds_played)
+
+    @property
+    def _redis(self) -> bool:
+        return not simulated_redis.KINDS.keys().isdisjoint(self.kinds_played)
 
     @property
     def _databases(self) -> bool:
@@ -627,7 +675,7 @@ class Run:
 
 def _keeps_values(kind: str) -> bool:
     """Whether a target has the newest value of each key."""
-    return kind.endswith(("idempotent", "-upsert"))
+    return kind.endswith(("idempotent", "-upsert")) or kind in simulated_redis.KINDS
 
 
 def play(seed: int, plant: str | None = None, kinds: Sequence[str] = ()) -> Run:

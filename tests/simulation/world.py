@@ -35,6 +35,8 @@ _FOCUS = (
     "state/",
     "sinks/",
     "files: rename",
+    "redis: EVALSHA",
+    "delta: commit",
     "sql: COMMIT",
     "sql: PREPARE",
     "sql: ROLLBACK",

@@ -279,10 +279,66 @@ def test_a_task_of_the_former_owner_writes_nothing_any_more(
     sink.claim(driver("fork", attempt=0, take_over=True))
     sink.claim(driver("fork", attempt=1))
     write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
+    late.write(Batch(task().type, [("a", 1), ("b", 1)]))
     with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
         late.prepare()
     assert value_of(client, layout, "a") == b"2"
     assert not client.exists("other")
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_task_of_an_older_attempt_writes_nothing_under_a_new_claim(
+    make: Any, client: Any, task: Task, driver: Driver, layout: str
+) -> None:
+    sink = make(values="n", layout=layout)
+    before = driver(attempt=5, nonce="x")
+    sink.claim(before)
+    write(sink, by(task, before, epoch=9), ("a", 9))
+    late = by(task, before, epoch=8)  # it has not looked yet who owns the keys
+    sink.claim(driver(attempt=0, take_over=True))  # by the same job, as it had done before
+    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+        write(sink, late, ("a", 8))
+    after = driver(attempt=6, nonce="y")
+    sink.claim(after)
+    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+        write(sink, late, ("a", 8))
+    assert value_of(client, layout, "a") == b"9"
+    write(sink, by(task, after, epoch=1), ("a", 1))
+    assert value_of(client, layout, "a") == b"1"
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+def test_a_copy_of_a_task_that_is_killed_halfway_leaves_no_older_value_of_its_epoch(
+    make: Any, client: Any, task: Task, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr("turnback.connectors.redis._KEYS_AT_ONCE", 1)
+    sink = make(values="n", layout=layout)
+    write(sink, task(), ("a", 1), ("b", 1), ("a", 2))
+    copy = sink.writer(task(task_attempt_id=41))
+    copy.write(Batch(task().type, [("a", 1)]))
+    copy.abort()  # killed before the rest, such as by Spark, as another attempt was faster
+    assert value_of(client, layout, "a") == b"2"
+    with client.monitor() as commands:
+        write(sink, task(epoch=8), ("a", 3), ("b", 3), ("a", 4))
+        client.echo("done")
+        seen = list(itertools.takewhile(lambda told: "done" not in told, _told(commands)))
+    assert sum("EVALSHA" in told for told in seen) == 2  # each key once
+    assert value_of(client, layout, "a") == b"4"
+
+
+def _told(commands: Any) -> Iterator[str]:
+    while True:
+        yield commands.next_command()["command"]
+
+
+def test_a_task_of_a_lost_line_writes_nothing(
+    make: Any, client: Any, task: Task, driver: Driver
+) -> None:
+    sink = make()
+    sink.claim(driver(attempt=6, nonce="mine"))
+    with pytest.raises(SinkError, match="attempt 6 may write nothing"):
+        write(sink, by(task, driver(attempt=6, nonce="lost")), ("a", 1))
+    assert not client.exists("a")
 
 
 def test_a_copy_of_the_job_is_another_job(
@@ -420,6 +476,7 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(
     writer = sink.writer(task(epoch=8))
     writer.write(Batch(task().type, [("a", 2)]))
     redis.crash()
+    writer.write(Batch(task().type, [("b", 2)]))
     with pytest.raises(SinkError, match="Redis at redis"):
         writer.prepare()
     redis.start()
@@ -435,6 +492,7 @@ def test_a_lost_reply_fails_the_task_and_the_next_one_writes_the_same(
         sink = make(url=redis.url.replace(str(redis.port), str(proxy.port)))
         writer = sink.writer(task())
         writer.write(Batch(task().type, [("a", 1)]))
+        writer.write(Batch(task().type, [("b", 2)]))
         proxy.lose_replies(5)
         with pytest.raises(SinkError):
             writer.prepare()

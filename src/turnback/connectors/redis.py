@@ -292,12 +292,21 @@ class RedisSink(IdempotentSink):
                 f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} in {owner.directory} has taken "
                 f"over the {self._keys}"
             )
-        if owner.attempt > ctx.attempt:
-            raise SinkError(
-                f"{name_sink(ctx.job, ctx.uid)}: attempt {owner.attempt} of the job writes the "
-                f"{self._keys} now, and this is a task of attempt {ctx.attempt}"
-            )
+        self._require_newest(owner, ctx)
         self._claim = owner.claim
+
+    def _require_newest(self, owner: _Owner, ctx: WriterContext) -> None:
+        """Refuse a task whose attempt has not claimed the keys, or not as the last one.
+
+        With the present claim its version would win over all values of claims before it, also over
+        those that its own attempt has written since.
+        """
+        is_same_driver = ctx.nonce == owner.nonce or "" in (ctx.nonce, owner.nonce)
+        if ctx.directory_id and not (ctx.attempt == owner.attempt and is_same_driver):
+            raise SinkError(
+                f"{name_sink(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more: "
+                f"{self._keys} were claimed anew by attempt {owner.attempt} or another start"
+            )
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
         self._columns(batch.type)

@@ -106,7 +106,7 @@ def _newer_stays(trial: Trial) -> None:
     late = trial.written(1, 9)
     trial.driver(2)
     trial.prepared(2, 8, newer)
-    let_fail(lambda: late.write(Batch(trial.type, [older])))
+    let_fail(lambda: late.write(Batch(trial.type, [older])))  # a target may also refuse it
     let_fail(late.prepare)
     trial.expect(Promise.NEWER_STAYS, [newer], "a late write by a task of an older attempt")
 
