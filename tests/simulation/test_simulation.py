@@ -65,7 +65,7 @@ def test_a_seed_gives_the_same_story_again(simulate: Simulate, sinks: str) -> No
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_defect_is_noticed(simulate: Simulate, plant: str) -> None:
-    played = simulate("--seeds", "1000", "--plant", plant)
+    played = simulate("--seeds", "2000", "--plant", plant)
     assert played.returncode == 1, f"no seed has noticed {plant}"
     assert f"--plant {plant} --seed" in played.stdout
     assert "== driver 1 starts" in played.stderr  # the story
