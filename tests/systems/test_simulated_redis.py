@@ -5,6 +5,7 @@ Steps are what the sink does, through the real client library, and its own scrip
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,9 @@ from turnback.connectors import redis as redis_sink
 _WALKS = 60
 _STEPS = 25
 KEYS = ("a", "b")
-CLAIMS = ("", "one", "two")
+CLAIMS = ("", "one", "two", "later")
+ATTEMPTS = {"one": 0, "two": 3, "later": 9}
+"""Which attempt has claimed the keys; tasks are of attempt 3."""
 SCRIPTS = {
     "hashes": redis_sink._SET_HASHES,
     "strings": redis_sink._SET_STRINGS,
@@ -54,14 +57,14 @@ class Side:
         return self.client.delete("note")
 
     def hashes(self, claim: str, version: int, ttl: int, rows: list[tuple[str, int]]) -> Any:
-        arguments = [claim, f"{version:019d}", ttl]
+        arguments = _head(claim, version, ttl)
         for _, n in rows:
             arguments += [4, "n", n, "text", "x" * n]
         return self.scripts["hashes"](["note", *(f"h:{key}" for key, _ in rows)], arguments)
 
     def strings(self, claim: str, version: int, ttl: int, rows: list[tuple[str, int]]) -> Any:
         keys = ["note", *(name for key, _ in rows for name in (f"s:{key}", f"v:{key}"))]
-        arguments = [claim, f"{version:019d}", ttl, *(x for _, n in rows for x in (min(n, 1), n))]
+        arguments = [*_head(claim, version, ttl), *(x for _, n in rows for x in (min(n, 1), n))]
         return self.scripts["strings"](keys, arguments)
 
     def pipeline(self, claim: str, version: int, rows: list[tuple[str, int]]) -> Any:
@@ -69,7 +72,7 @@ class Side:
         pipeline = self.client.pipeline(transaction=False)
         for key, n in rows:
             self.scripts["hashes"](
-                ["note", f"h:{key}"], [claim, f"{version:019d}", 0, 2, "n", n], pipeline
+                ["note", f"h:{key}"], [*_head(claim, version, 0, n % 2), 2, "n", n], pipeline
             )
         return pipeline.execute()
 
@@ -81,7 +84,7 @@ class Side:
         return self.client.hset(f"s:{key}", "n", 1)
 
     def wrong_key(self, claim: str, key: str) -> Any:
-        return self.scripts["hashes"](["note", f"s:{key}"], [claim, "1", 0, 2, "n", 1])
+        return self.scripts["hashes"](["note", f"s:{key}"], [*_head(claim, 1, 0), 2, "n", 1])
 
     def found(self) -> dict[str, Any]:
         """All there is, and which of it goes away."""
@@ -99,8 +102,16 @@ class Side:
         return self.client.get(name)
 
 
+def _head(claim: str, version: int, ttl: int, task: int = 0) -> list[Any]:
+    return [claim, f"{version:019d}", ttl, f"{task:019d}.{0:019d}", 3]
+
+
 def _note(claim: str) -> str:
-    return f'{{"job":"likes","claim":"{claim}"}}' if claim else ""
+    if not claim:
+        return ""
+    attempt = ATTEMPTS[claim]
+    note = {"job": "likes", "claim": claim} | ({"attempt": attempt} if attempt else {})
+    return json.dumps(note, separators=(",", ":"))
 
 
 @pytest.fixture
@@ -182,7 +193,7 @@ def test_a_script_is_one_step_and_keys_may_be_anything(sides: tuple[Side, Side])
     for side in sides:
         side.note("", "one")
         key = "\N{SNOWMAN} \0\r\n$3\r\n"
-        arguments = ["one", f"{1:019d}", 0, 2, "n", b"\xff\r\n\0"]
+        arguments = [*_head("one", 1, 0), 2, "n", b"\xff\r\n\0"]
         assert side.scripts["hashes"](["note", key], arguments) == 1
         assert side.client.hget(key, "n") == b"\xff\r\n\0"
-        assert side.client.hget(key, "turnback_version") == b"0000000000000000001.one"
+        assert side.client.hget(key, "turnback_version") == b"%019d.one:%019d.%019d" % (1, 0, 0)
