@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from local_engine import BACKENDS, LocalEngine, environment
 from turnback import CollectSink, StreamExecutionEnvironment
-from turnback.testing.levels import Levels
+from turnback.testing.engine import Levels
 
 Build = Callable[[StreamExecutionEnvironment], Sequence[CollectSink]]
 """Writes the program and returns its sinks."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Event, History

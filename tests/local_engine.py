@@ -19,7 +19,7 @@ from turnback.plan.plan import Plan, SourcePlan
 from turnback.plan.sources import PARTITION_COLUMN, partition_number
 from turnback.sinks.base import CommitterContext
 from turnback.state.files import StateFile, StorageRef
-from turnback.testing.levels import Levels
+from turnback.testing.engine import Levels
 from turnback.values.columns import Batch, stream_columns
 from turnback.values.hints import as_type
 from turnback.worker.event_time import EpochTime

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from turnback.functions.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import BuiltDelta, DeltaBuilder, OpenFile, ReadFile, open_delta
-from turnback.state.expiring import merge_limits
+from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica

@@ -1,23 +1,26 @@
-from .api.async_stream import AsyncDataStream
-from .api.broadcast import BroadcastConnectedStream, BroadcastStream
-from .api.checkpoint_config import CheckpointConfig
 from .api.client import JobClient
-from .api.collected import CloseableIterator
-from .api.connected import ConnectedStreams
-from .api.environment import StreamExecutionEnvironment
+from .api.environment import CheckpointConfig, StreamExecutionEnvironment
 from .api.lookup import KeyState, look_up
-from .api.named import DataStreamSink
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
-from .api.stream import DataStream, KeyedStream
-from .api.windowed import WindowedStream
+from .api.streams import (
+    AsyncDataStream,
+    BroadcastConnectedStream,
+    BroadcastStream,
+    CloseableIterator,
+    ConnectedStreams,
+    DataStream,
+    DataStreamSink,
+    KeyedStream,
+    WindowedStream,
+)
 from .config.checkpointing import (
     CheckpointingMode,
     CheckpointStorage,
     ExternalizedCheckpointRetention,
+    SavepointFormat,
 )
 from .config.restart import RestartStrategies
-from .config.savepoints import SavepointFormat
 from .connectors.files.sink import FileSink
 from .connectors.kafka.records import KafkaRecordSerializationSchema, KafkaTopicSelector
 from .connectors.kafka.sink import DeliveryGuarantee, KafkaSink
@@ -32,6 +35,7 @@ from .connectors.tables.iceberg import IcebergSink
 from .driver.job import ClaimMode
 from .functions.aggregates import (
     Aggregate,
+    Groups,
     approx_distinct_of,
     count,
     count_of,
@@ -81,6 +85,7 @@ from .functions.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from .functions.event_time import (
@@ -91,7 +96,6 @@ from .functions.event_time import (
     TimestampAssigner,
     WatermarkStrategy,
 )
-from .functions.groups import Groups
 from .functions.operator_state import (
     CheckpointedFunction,
     FunctionInitializationContext,
@@ -99,7 +103,6 @@ from .functions.operator_state import (
     OperatorStateStore,
 )
 from .functions.partitioning import Partitioner
-from .functions.ttl import StateTtlConfig
 from .sinks.idempotent import IdempotentSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.schemas import (

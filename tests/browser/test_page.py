@@ -9,7 +9,7 @@ import pytest
 from page_support import EVIL, LONG, PHONE, World
 from playwright.sync_api import expect
 
-from turnback.job.replay import Replays, SavepointReplay
+from turnback.job.catalog import Replays, SavepointReplay
 from turnback.job.status import Lag, RestoreProgress, WatchLimits
 from unit.web.web_support import TOKEN, served
 

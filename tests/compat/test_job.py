@@ -16,7 +16,7 @@ from turnback import (
     Savepoint,
     ValueStateDescriptor,
 )
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import JobFailedError
 
 KEYS = "aabcab"

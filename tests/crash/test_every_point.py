@@ -12,7 +12,7 @@ from tiers import with_examples
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.testing.points import DATABASE_POINTS
+from turnback.testing.crash_points import DATABASE_POINTS
 from verification import verify_savepoint
 
 FILES = 13

@@ -12,7 +12,7 @@ import pytest
 
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
-from turnback.api.launched import error_text
+from turnback.api.environment import error_text
 from turnback.core.errors import CheckpointNotFoundError
 from turnback.job.history import AttemptStarted, CheckpointStats, JobEnded
 

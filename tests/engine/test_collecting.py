@@ -11,8 +11,8 @@ import pytest
 
 from job_support import COUNTED, Count, Jobs, counted
 from turnback import CloseableIterator, DataStream, JobClient
-from turnback.api import launched
-from turnback.api.launched import Launched
+from turnback.api import environment as launched
+from turnback.api.environment import Launched
 from turnback.core.errors import JobFailedError, PlanError
 from turnback.job.run import Launch, RunDirectory
 

@@ -24,8 +24,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.job.directory import JobDirectory
-from turnback.operations.letters import read_letters
-from turnback.operations.redrive import Redrive, RedriveRow
+from turnback.operations.dead_letters import Redrive, RedriveRow, read_letters
 from turnback.testing import JobHarness, source
 from turnback.views.job import Job
 

@@ -38,7 +38,7 @@ from turnback.job.request import RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.testing import DriverCrash, JobHarness, source
-from turnback.testing.points import DATABASE_POINTS, POINTS
+from turnback.testing.crash_points import DATABASE_POINTS, POINTS
 
 
 class Seen(KeyedProcessFunction):

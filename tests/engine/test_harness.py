@@ -26,7 +26,7 @@ from turnback import (
     WatermarkStrategy,
     count,
 )
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     ConfigurationError,
     ElementTypeError,

@@ -19,7 +19,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.core.errors import JobFailedError, PlanError, TooLargeError
-from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Channel, Input, InputId, Operator
 from turnback.state import delta
@@ -29,9 +29,8 @@ from turnback.testing import JobHarness, source
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec
-from turnback.worker.batch_runners import MapBatchesRunner
-from turnback.worker.routing import MOST_BYTES, Router, bounded
-from turnback.worker.runners import FunctionOutput
+from turnback.worker.level import MOST_BYTES, Router, bounded
+from turnback.worker.runners import FunctionOutput, MapBatchesRunner
 
 LONG_CHAIN = 700
 """Operators; with two nested calls for each, Python's limit of 1,000 would be passed."""

@@ -22,8 +22,8 @@ from turnback import (
     look_up,
 )
 from turnback.testing import JobHarness, source
+from turnback.views.browse import look_up as look_up_text
 from turnback.views.jobs import Jobs
-from turnback.views.lookup import look_up as look_up_text
 
 
 class Mean(AggregateFunction):

@@ -16,7 +16,7 @@ from turnback import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from turnback.api.launched import error_text
+from turnback.api.environment import error_text
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import MalformedRecordError
 from turnback.job.directory import JobDirectory

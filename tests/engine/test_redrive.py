@@ -20,9 +20,8 @@ from turnback import (
 from turnback import ValueStateDescriptor as Value
 from turnback.core.errors import TurnbackError
 from turnback.job.directory import JobDirectory
-from turnback.operations.letters import read_letters
-from turnback.operations.redrive import Redrive, RedriveRow
-from turnback.plan.dead_letters import DEAD_LETTER, decode_letter
+from turnback.operations.dead_letters import Redrive, RedriveRow, read_letters
+from turnback.plan.bad_records import DEAD_LETTER, decode_letter
 from turnback.testing import DriverCrash, JobHarness, source
 from turnback.views.job import Job
 

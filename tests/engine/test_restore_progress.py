@@ -14,7 +14,7 @@ import pytest
 from manual_clock import ManualClock
 from turnback import KeyedProcessFunction, ValueStateDescriptor
 from turnback.core.errors import StorageError
-from turnback.driver import context, restoring
+from turnback.driver import context
 from turnback.job.directory import JobDirectory
 from turnback.job.status import RestoreProgress
 from turnback.state.files import StorageRef, storage_of
@@ -22,8 +22,8 @@ from turnback.storage.open import open_storage
 from turnback.testing import JobHarness, source
 from turnback.views.job import Job
 from turnback.views.model import JobSummary
-from turnback.worker import restoring as worker_restoring
-from turnback.worker.restoring import RestoreReport
+from turnback.worker import local_state as worker_restoring
+from turnback.worker.local_state import RestoreReport
 
 
 class Count(KeyedProcessFunction):
@@ -63,7 +63,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         gate.pass_through()
 
     monkeypatch.setattr(context, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(restoring, "REPORT_S", 0.0)
+    monkeypatch.setattr(context, "REPORT_S", 0.0)
     monkeypatch.setattr(worker_restoring, "REPORT_S", 0.0)
     monkeypatch.setattr(RestoreReport, "report", held)
     gate.is_open.set()
@@ -142,7 +142,7 @@ def test_a_report_that_cannot_be_written_fails_nothing(
 
 def test_the_meter_adds_up_and_estimates(tmp_path: Path) -> None:
     clock, storage = ManualClock(1_000_000), open_storage(str(tmp_path))
-    meter = restoring.RestoreMeter("orders", storage, clock)
+    meter = context.RestoreMeter("orders", storage, clock)
     assert meter.progress() is None
     meter.begin("filling local stores", 3, {"store-0-0": 300, "store-0-1": 100})
     assert meter.progress() is None
@@ -181,7 +181,7 @@ def test_a_storage_that_does_not_answer_leaves_what_is_known(tmp_path: Path) -> 
             return getattr(self.inner, name)
 
     clock, storage = ManualClock(0), Flaky()
-    meter = restoring.RestoreMeter("orders", storage, clock)  # type: ignore[arg-type]
+    meter = context.RestoreMeter("orders", storage, clock)  # type: ignore[arg-type]
     meter.begin("x", 1, {"store-0-0": 10})
     clock.advance(5_000)
     storage.inner.put("restoring/1/store-0-0", b"." * 50)

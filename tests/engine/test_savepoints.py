@@ -21,7 +21,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.checkpoint.manifest import END_OF_TIME
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,

@@ -120,8 +120,8 @@ def started_with_files(jobs: Jobs, policy: str) -> Any:
 
 @pytest.fixture
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnback.driver.changed_files._PAUSE_S", 0.02)
-    monkeypatch.setattr("turnback.driver.changed_files._REST", 0)
+    monkeypatch.setattr("turnback.driver.source_monitor._PAUSE_S", 0.02)
+    monkeypatch.setattr("turnback.driver.source_monitor._REST", 0)
     monkeypatch.setattr("turnback.driver.context.HEARTBEAT_S", 0.05)
 
 

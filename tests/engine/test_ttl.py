@@ -31,13 +31,13 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.driver.merger import MergeTask
+from turnback.driver.epochs import MergeTask
 from turnback.snapshot.diff import state_pair
 from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check
 from turnback.snapshot.snapshot import state_rows
 from turnback.snapshot.writer import export_tasks
-from turnback.state.expiring import merge_limits
+from turnback.state.expiry import merge_limits
 from turnback.state.files import StorageRef, plan_merges
 from turnback.state.schema import state_prefix
 from turnback.state.stores import HashMapStore

@@ -20,7 +20,7 @@ from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.driver import runner
 from turnback.driver.attempt import Attempt
-from turnback.driver.matched import commit_promised
+from turnback.driver.restore_plan import commit_promised
 from turnback.job.directory import JobDirectory
 
 SAVED = [("a", 1), ("a", 2), ("b", 1)]

@@ -22,7 +22,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from turnback.testing.points import POINTS, Change, Countdown, Point, changes, wrapping
+from turnback.testing.crash_points import POINTS, Change, Countdown, Point, changes, wrapping
 
 __all__ = ["POINTS", "SIGNALS", "Point", "install"]
 

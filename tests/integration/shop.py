@@ -17,7 +17,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.driver.savepoints import Exporter
 from turnback.job.request import Request, RequestKind
 from turnback.snapshot.directory import SavepointDirectory

@@ -62,7 +62,7 @@ def copy_over(file: Path) -> None:
 def test_files_are_read_whatever_their_age_and_told_if_they_are_changed(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("turnback.driver.changed_files._PAUSE_S", 0.05)
+    monkeypatch.setattr("turnback.driver.source_monitor._PAUSE_S", 0.05)
     directory = jobs.input("events")
     day = 24 * 3600
 

@@ -57,7 +57,7 @@ from engine.test_upgrades import test_an_upgrade_that_fails_once_is_matched_agai
 from engine.test_window_aggregations import test_over_files_in_several_epochs
 from job_support import Jobs, counted
 from turnback import Savepoint, SavepointWriter, diff
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import StateError
 
 __all__ = [

@@ -31,7 +31,7 @@ from turnback import (
     ValueStateDescriptor,
     diff,
 )
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     CorruptFileError,
     IncompatibleStateError,

@@ -27,7 +27,7 @@ from turnback import (
     max_of,
     sum_of,
 )
-from turnback.worker import batch_runners
+from turnback.worker import runners as batch_runners
 from window_model import WINDOWS, Event, events_, expected
 
 SCHEMA = "k string, at bigint, n bigint"

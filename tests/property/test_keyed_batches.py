@@ -25,7 +25,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.worker import batch_runners
+from turnback.worker import runners as batch_runners
 
 SCHEMA = Types.ROW_NAMED(["k", "b", "n"], [Types.STRING(), Types.BOOLEAN(), Types.LONG()])
 OUTPUT = "key string, n bigint, seen bigint, tags array<string>"

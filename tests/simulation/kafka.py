@@ -22,8 +22,8 @@ from simulation.world import World
 from turnback import DeliveryGuarantee, JsonRowSerializationSchema, KafkaRecordSerializationSchema
 from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka import records as kafka_records
-from turnback.connectors.kafka import sink_memory as kafka_memory
-from turnback.connectors.kafka import streaming as kafka_streaming
+from turnback.connectors.kafka import sink as kafka_memory
+from turnback.connectors.kafka import sink as kafka_streaming
 from turnback.connectors.kafka import topics as kafka_topics
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.sink import KafkaSink

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from turnback.connectors.kafka import transactions as kafka_transactions
+from turnback.connectors.kafka import sink as kafka_transactions
 from turnback.connectors.kafka.client import TransactionalProducer
-from turnback.connectors.kafka.sink_memory import KafkaRegister
-from turnback.connectors.kafka.transactions import TransactionalDelivery
+from turnback.connectors.kafka.sink import KafkaRegister, TransactionalDelivery
 
 
 def _no_fencing() -> Any:

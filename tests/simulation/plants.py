@@ -16,8 +16,8 @@ from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, ta
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
 from turnback.checkpoint.retention import Retention
-from turnback.driver import runner, starter
-from turnback.driver.matched import commit_promised, roll_back_leftovers
+from turnback.driver import restore_plan, runner
+from turnback.driver.restore_plan import commit_promised, roll_back_leftovers
 from turnback.sinks import two_phase
 from turnback.sinks.write_ahead import WriteAheadCommitter
 from turnback.snapshot.preflight import refuse_data_loss
@@ -128,7 +128,7 @@ def _starts_lose_output_unasked() -> Any:
     def refuse(snapshot: Any, match: Any) -> None:
         refuse_data_loss(snapshot, replace(match, unclaimed_sinks=()))
 
-    return mock.patch.object(starter, "refuse_data_loss", refuse)
+    return mock.patch.object(restore_plan, "refuse_data_loss", refuse)
 
 
 def _publishes_as_the_sink_is_called_now() -> Any:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from turnback.connectors.sql import rows as sql_rows
-from turnback.connectors.sql.owner import TableOwner
-from turnback.connectors.sql.progress import Progress, SinkProgress
-from turnback.connectors.sql.rows import PreparedRows, PublishedRows
+from turnback.connectors.sql import sink as sql_rows
+from turnback.connectors.sql.owner import Progress, SinkProgress, TableOwner
+from turnback.connectors.sql.sink import PreparedRows, PublishedRows
 
 
 def _task_rolls_back_what_its_copy_prepared() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from turnback.connectors.tables import delta
-from turnback.connectors.tables.committer import Mark, TableCommitter
+from turnback.connectors.tables.sink import Mark, TableCommitter
 
 
 def _commits_without_looking_how_far_the_table_is() -> Any:

@@ -14,7 +14,7 @@ from unittest import mock
 from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.driver import attempt, merger
+from turnback.driver import attempt, epochs
 from turnback.sinks import staged_elements
 from turnback.sinks.elements import ElementsEncoder
 from turnback.storage import open as storage_open
@@ -133,7 +133,7 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
             (protocol, "Future", SimFuture),
             (protocol, "wait", wait),
             (attempt, "CheckpointCoordinator", SimCoordinator),
-            (merger, "ThreadPoolExecutor", SimPool),
+            (epochs, "ThreadPoolExecutor", SimPool),
             (storage_open, "MemoryStorage", storage),
             # To compress a few rows takes longer than all else that a task does.
             (staged_elements, "ElementsEncoder", lambda compression: ElementsEncoder()),

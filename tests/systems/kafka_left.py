@@ -15,7 +15,7 @@ from kafka_job import kafka_sink
 
 from services.kafka import USER
 from turnback import StreamExecutionEnvironment
-from turnback.connectors.kafka import sink_memory as kafka_memory
+from turnback.connectors.kafka import sink as kafka_memory
 from turnback.testing import LocalEngine
 
 ROWS = [(f"k{n}", n) for n in range(20)]

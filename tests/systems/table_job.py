@@ -28,13 +28,13 @@ from turnback import (
 )
 from turnback.connectors.tables.delta import DeltaTarget
 from turnback.testing import LocalEngine
-from turnback.testing.points import Countdown, Point, changes
+from turnback.testing.crash_points import Countdown, Point, changes
 
 SCHEMA = "key string, seq bigint"
 NUMBERED = "key string, seq bigint, previous bigint, team bigint"
 
 _FLUSH, _PUT = "connectors.tables.files:TableWriter._flush", "storage.local:LocalStorage.put"
-_COMMITTER = "connectors.tables.committer:TableCommitter"
+_COMMITTER = "connectors.tables.sink:TableCommitter"
 POINTS = {
     "before-files": Point(_FLUSH, "before"),
     "note-without-files": Point(_PUT, "between", _FLUSH),
@@ -49,16 +49,16 @@ POINTS = {
     "before-clean-up": Point(f"{_COMMITTER}._remove_left", "before"),
     "recovered": Point(f"{_COMMITTER}.recover", "after"),
 }
-_JOIN = "connectors.tables.join:Joiner.join"
+_JOIN = "connectors.tables.compaction:Joiner.join"
 JOIN_POINTS = {
     "join-noted": Point(_PUT, "between", _JOIN),
     "joined": Point(_JOIN, "after"),
-    "join-published": Point("connectors.tables.join:Joiner.settle", "before"),
-    "join-settled": Point("connectors.tables.join:Joiner.settle", "after"),
+    "join-published": Point("connectors.tables.compaction:Joiner.settle", "before"),
+    "join-settled": Point("connectors.tables.compaction:Joiner.settle", "after"),
     "joined-files-go": Point(
         "storage.local:LocalStorage.delete",
         "between",
-        "connectors.tables.committer:TableCommitter._append",
+        "connectors.tables.sink:TableCommitter._append",
     ),
 }
 """Those that only a job reaches which writes the output of several checkpoints at once."""
@@ -66,7 +66,7 @@ _DELTA, _ICEBERG = "connectors.tables.delta:DeltaTarget", "connectors.tables.ice
 COMPACTION_POINTS = {
     "before-compaction": Point("connectors.tables.sink:TableSink.compact", "before"),
     "delta-compacted": Point(f"{_DELTA}._sync", "before", f"{_DELTA}.compact"),
-    "iceberg-joined": Point("connectors.tables.iceberg_compaction:JoinedFiles.commit", "before"),
+    "iceberg-joined": Point("connectors.tables.iceberg:JoinedFiles.commit", "before"),
     "iceberg-compacted": Point(f"{_ICEBERG}._sync", "before", f"{_ICEBERG}.compact"),
     "compaction-done": Point("connectors.tables.sink:TableSink.compact", "after"),
 }

@@ -13,10 +13,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from turnback import DeltaSink, IcebergSink, Types
-from turnback.connectors.tables.committer import Mark
-from turnback.connectors.tables.sink import TableSink
+from turnback.connectors.tables.sink import Mark, TableSink
 from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
-from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import SinkIdentity
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 

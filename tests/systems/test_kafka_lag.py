@@ -15,7 +15,7 @@ from test_kafka_check import delete_before
 from manual_clock import ManualClock
 from services.kafka import PASSWORD, USER
 from turnback.connectors.kafka import lag as kafka_lag
-from turnback.connectors.kafka import offsets as kafka_offsets
+from turnback.connectors.kafka import lag as kafka_offsets
 from turnback.connectors.kafka.check import kafka_cluster
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.lag import KafkaLagReader

@@ -49,7 +49,7 @@ def test_without_transactions_tasks_write_at_once(kafka, topic, directory, guara
     assert job.stage(1, [("a", n) for n in range(1000)]) == []
     if guarantee is DeliveryGuarantee.NONE:
         job.stage(2, [])
-        from turnback.connectors.kafka.streaming import _process_producer
+        from turnback.connectors.kafka.sink import _process_producer
 
         assert _process_producer(kafka.servers, ()).flush(10) == 0
     assert values(kafka, topic) == list(range(1000))

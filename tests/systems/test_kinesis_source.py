@@ -12,7 +12,7 @@ from services.kinesis import KEYS, MIDDLE, REGION, KinesisServer
 from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.source_offsets import open_partitions
-from turnback.connectors.kinesis import shards as kinesis_shards
+from turnback.connectors.kinesis import client as kinesis_shards
 from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.reader import KinesisReader
 from turnback.core.errors import ConfigurationError, SourceError

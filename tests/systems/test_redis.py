@@ -17,7 +17,7 @@ from turnback import RedisSink
 from turnback.core.errors import ConfigurationError, FencedError, SinkError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
-from turnback.testing.trial import Promise
+from turnback.testing.protocol_run import Promise
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import Types
 

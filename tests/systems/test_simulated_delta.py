@@ -23,10 +23,10 @@ from simulation import delta_log
 from simulation.delta_log import Tables
 from turnback import DeltaSink
 from turnback.connectors.tables import delta
-from turnback.connectors.tables.committer import ConflictError, Mark
 from turnback.connectors.tables.files import TableFile
+from turnback.connectors.tables.sink import ConflictError, Mark
 from turnback.sinks.base import CommitterContext
-from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import SinkIdentity
 from turnback.values.typeinfo import Types
 
 _WALKS = 12

@@ -194,7 +194,7 @@ def iceberg(base: Path) -> IcebergPlace:
 def test_files_with_row_level_deletes_are_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
     job = Job(iceberg(tmp_path / "i"))
     filled(job, 1, 3)
-    from turnback.connectors.tables import iceberg_compaction
+    from turnback.connectors.tables import iceberg as iceberg_compaction
 
     table = job.place.table()
     tasks = list(table.scan().plan_files())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.plan.dead_letters import Letter
+from turnback.plan.bad_records import Letter
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import Types
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from turnback.cli.main import PROGRAM
-from turnback.config.layers import variable_layer
+from turnback.config.configuration import variable_layer
 from turnback.web.metrics import _STATES
 from unit.web.web_support import World
 

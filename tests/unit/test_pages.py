@@ -22,7 +22,7 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_noticed() -> None:
-    assert missing("see `state/gone.py` and `api/stream.py`", ROOT / "README.md") == [
+    assert missing("see `state/gone.py` and `api/streams.py`", ROOT / "README.md") == [
         "state/gone.py"
     ]
 

@@ -6,8 +6,8 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from turnback.api.arguments import path_text
+from turnback.config.checkpointing import SavepointFormat
 from turnback.config.configuration import location
-from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CheckpointError
 from turnback.driver.job import JobReport
 from turnback.job.request import RequestKind, RequestSpec

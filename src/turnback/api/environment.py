@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import builtins
+import json
+import logging
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from pathlib import Path
+from sysconfig import get_path
+from traceback import FrameSummary, StackSummary, TracebackException
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypedDict, Unpack
 
 from turnback.api.arguments import epoch_limit, key_groups, path_text, snapshot_text
-from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.job_spec import ExecuteOptions, check_job, job_spec, warn
-from turnback.api.launched import (
-    ProgramPlanned,
-    collecting_name,
-    launched,
-    program_name,
-    set_up_logging,
+from turnback.api.streams import DataStream
+from turnback.config.checkpointing import (
+    CheckpointingMode,
+    CheckpointSettings,
+    CheckpointStorage,
+    ExternalizedCheckpointRetention,
+    SavepointSettings,
 )
-from turnback.api.stream import DataStream
-from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import (
     DEFAULT,
     Configuration,
     ConfigurationEditor,
+    job_root,
     spark_options,
+    state_backend,
+    storage_options,
 )
 from turnback.config.option import positive
 from turnback.config.options import backend_name, from_storage_options
-from turnback.config.restart import RestartStrategyConfiguration
+from turnback.config.restart import RestartStrategyConfiguration, choose_restart
+from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.connectors.record_source import RecordSource, check_source
+from turnback.connectors.registry import sink_from_description
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.core.masking import mask_text
 from turnback.core.units import parse_duration
 from turnback.driver.job import ClaimMode, JobReport, JobSpec
 from turnback.functions.event_time import WatermarkStrategy
-from turnback.job.run import LaunchMode
+from turnback.job.alerts import check_command
+from turnback.job.run import (
+    Launch,
+    LaunchMode,
+    ProcessId,
+    RunDirectory,
+    RunError,
+    StartedProgram,
+    current_run,
+)
+from turnback.job.status import ProgramSetting
+from turnback.plan.bad_records import MalformedPolicy, files_policy
 from turnback.plan.graph import NodeKind, StreamGraph
-from turnback.plan.malformed import MalformedPolicy, files_policy
 from turnback.plan.plan import Plan
 from turnback.plan.planner import plan
 from turnback.plan.sources import unwatched_files, watched_files
@@ -50,6 +75,392 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from turnback.driver.engine import Engine
+
+
+Duration = int | str | timedelta
+
+_OPTIONS = {option.field: option for option in CheckpointSettings.options()}
+
+
+class CheckpointConfig:
+    """When and how checkpoints are taken; Flink's options with Flink's defaults.
+
+    Durations are milliseconds, or text such as "10 s". What is set here wins over the
+    configuration file; the command line wins over both.
+    """
+
+    def __init__(self, editor: ConfigurationEditor) -> None:
+        self._editor = editor
+
+    @property
+    def settings(self) -> CheckpointSettings:
+        """What counts, all layers of the configuration considered."""
+        return CheckpointSettings.from_configuration(self._editor.current.raw)
+
+    def is_checkpointing_enabled(self) -> bool:
+        """Whether checkpoints are taken at all."""
+        return self.settings.enabled
+
+    def set_checkpoint_interval(self, interval: Duration) -> Self:
+        """Set the time between the starts of two checkpoints."""
+        return self._set(interval_ms=parse_duration(interval, "checkpoint interval"))
+
+    def get_checkpoint_interval(self) -> int | None:
+        """The interval in milliseconds; None when checkpoints are off."""
+        return self.settings.interval_ms
+
+    def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
+        """Set exactly-once or at-least-once."""
+        if not isinstance(mode, CheckpointingMode):
+            raise ConfigurationError(f"mode must be a CheckpointingMode, got {mode!r}")
+        return self._set(mode=mode)
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """The mode."""
+        return self.settings.mode
+
+    def set_checkpoint_timeout(self, timeout: Duration) -> Self:
+        """Set after which time a checkpoint is discarded."""
+        return self._set(timeout_ms=parse_duration(timeout, "checkpoint timeout"))
+
+    def set_min_pause_between_checkpoints(self, pause: Duration) -> Self:
+        """Set the least time between the end of one and the start of the next."""
+        return self._set(min_pause_ms=parse_duration(pause, "minimum pause"))
+
+    def set_max_concurrent_checkpoints(self, number: int) -> Self:
+        """Set how many may be under way at once."""
+        return self._set(max_concurrent=number)
+
+    def set_tolerable_checkpoint_failure_number(self, number: int) -> Self:
+        """Set how many may fail in a row before the job fails."""
+        return self._set(tolerable_failures=number)
+
+    def set_num_retained_checkpoints(self, number: int) -> Self:
+        """Set how many complete checkpoints are kept."""
+        return self._set(num_retained=number)
+
+    def set_externalized_checkpoint_retention(
+        self, retention: ExternalizedCheckpointRetention
+    ) -> Self:
+        """Set what becomes of the checkpoints when the job is cancelled."""
+        if not isinstance(retention, ExternalizedCheckpointRetention):
+            raise ConfigurationError(
+                f"retention must be an ExternalizedCheckpointRetention, got {retention!r}"
+            )
+        return self._set(retention=retention)
+
+    def enable_incremental_checkpoints(self, enabled: bool = True) -> Self:
+        """Accepted for PyFlink's sake: checkpoints always are incremental."""
+        if not isinstance(enabled, bool):
+            raise ConfigurationError(f"enabled is True or False, not {enabled!r}")
+        return self._set(incremental=enabled)
+
+    def set_checkpoint_storage(self, storage: CheckpointStorage | str | PathLike[str]) -> Self:
+        """Set where checkpoints go: "jobmanager", "filesystem", or the directory to use."""
+        if isinstance(storage, CheckpointStorage):
+            return self._set(storage=storage)
+        text = path_text("checkpoint storage", storage)
+        if text in {s.value for s in CheckpointStorage}:
+            return self._set(storage=CheckpointStorage(text))
+        return self._set(storage=CheckpointStorage.FILESYSTEM, directory=text)
+
+    def set_checkpoint_storage_dir(self, directory: str | PathLike[str]) -> Self:
+        """Set the directory below which the job's directory is."""
+        return self.set_checkpoint_storage(directory)
+
+    def _set(self, **changes: object) -> Self:
+        replace(self.settings, **changes)  # type: ignore[arg-type]  # raises for bad values
+        options = [_OPTIONS[field] for field in changes]
+        self._editor.set({option.key: option.write(changes[option.field]) for option in options})
+        return self
+
+
+_LOG = logging.getLogger(__name__)
+_AT_MOST_ONCE = (
+    "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
+    "Call enable_checkpointing(...) for more"
+)
+
+
+class ExecuteOptions(TypedDict, total=False):
+    """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
+
+    bounded: bool | None
+    end_event_time: bool
+    start_from: str | int | PathLike[str] | datetime | None
+    fresh: bool
+    allow_non_restored_state: Allowed
+    renames: Renames | None
+    fork: bool
+    allow_pickled_state: bool
+    take_over_sinks: bool
+    claim_mode: ClaimMode
+    epoch_interval: Duration
+
+
+def job_spec(name: str, configuration: Configuration) -> JobSpec:
+    """How a job is run by the configuration alone."""
+    settings = CheckpointSettings.from_configuration(configuration.raw)
+    backend, storage = state_backend(configuration)
+    inline = storage is CheckpointStorage.JOBMANAGER
+    root = job_root(configuration)
+    return JobSpec(
+        name=name,
+        root=_in_memory(root) if inline else root,
+        started=StartedProgram.of_process(root),
+        settings=settings,
+        restart=choose_restart(configuration.raw, settings.enabled),
+        same_error_limit=configuration.value("execution.same-error-limit"),
+        backend=backend,
+        inline=inline,
+        savepoints=SavepointSettings.from_configuration(configuration.raw),
+        watchdog=WatchdogSettings.from_configuration(configuration.raw),
+        alerts=AlertSettings.from_configuration(configuration.raw),
+        storage_options=storage_options(configuration),
+        rebuild_sink=sink_from_description,
+        local_dir=configuration.value("state.backend.local-dir"),
+        program_settings=tuple(
+            ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
+            for entry in configuration.entries()
+            if entry.value_text is not None
+        ),
+    )
+
+
+def _in_memory(root: str) -> str:
+    """Where the jobs of a directory are in this process's memory: two directories, two places."""
+    return f"memory://jobs/{root.replace('://', '/').strip('/')}"
+
+
+def check_job(program: Plan, spec: JobSpec) -> None:
+    """Refuse what can be seen not to work before anything runs."""
+    _check_guarantees(program, spec)
+    try:
+        check_command(spec.alerts)
+    except ConfigurationError as error:
+        if not spec.resumed:
+            raise
+        _LOG.warning("job %r: %s", spec.name, error)  # it ran before, and is to go on
+
+
+def _check_guarantees(program: Plan, spec: JobSpec) -> None:
+    """Refuse a sink that promises what the job's checkpoints cannot give."""
+    if not spec.settings.commits_every_epoch:
+        return
+    for operator in program.operators():
+        if operator.kind is NodeKind.SINK and operator.function.needs_checkpoints:
+            raise ConfigurationError(
+                f"job {spec.name!r}: sink {operator.uid!r} is exactly-once, and the job is not: "
+                'call enable_checkpointing("10 s") with the mode EXACTLY_ONCE, which is the '
+                "default, or choose another delivery guarantee"
+            )
+
+
+def warn(program: Plan, spec: JobSpec) -> None:
+    """Log what is allowed but may surprise."""
+    for warning in (*program.warnings, *(() if spec.settings.enabled else (_AT_MOST_ONCE,))):
+        _LOG.warning("job %r: %s", spec.name, warning)
+
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
+_BELOW = re.compile(re.escape(get_path("stdlib")) + r"/(?!site-packages/)|.*/(py4j|pyspark)/")
+"""Files of Python's own library, and of Spark."""
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
+"""Numbers for jobs that only hand out their elements, by root and name."""
+
+
+class TextFormatter(logging.Formatter):
+    """A line of text, with stars in place of secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the base class."""
+        return mask_text(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, thread, message, and error if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the base class."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        entry = {
+            "time": at.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": mask_text(record.getMessage()),
+        }
+        if record.exc_info:
+            entry["error"] = mask_text(self.formatException(record.exc_info))
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> None:
+    """Print what Turnback logs from a level on, as "text" or "json", by default to stderr.
+
+    The program's own logging is left alone: this is about the logger "turnback" only.
+    """
+    logger = logging.getLogger("turnback")
+    logger.setLevel(level.upper())
+    for handler in logger.handlers:
+        if isinstance(handler, _Handler):
+            logger.removeHandler(handler)
+    handler = _Handler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(_TEXT))
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Has a type of its own, so that handlers of the program's are not taken for it."""
+
+
+class ProgramPlanned(BaseException):
+    """Ends a program that was started to learn what it is, and how it would be run."""
+
+    def __init__(self, plan: Plan, spec: JobSpec) -> None:
+        super().__init__(f"the program of job {spec.name!r}")
+        self.plan = plan
+        self.spec = spec
+
+
+class Launched:
+    """How this process was launched: by which command line, under which supervisor."""
+
+    def __init__(self, launch: Launch, run: RunDirectory) -> None:
+        self.launch = launch
+        self.run = run
+        self._started: JobSpec | None = None
+
+    def override(self, spec: JobSpec) -> JobSpec:
+        """Let the command line win over the program.
+
+        A driver that was started again after a crash resumes its job, wherever that began; one that
+        only hands out its elements begins anew, as what it gave out is gone. When the program runs
+        its job a second time, the program alone decides where that starts.
+
+        Raises:
+            ConfigurationError: The program runs another job: it is not clear which is meant.
+        """
+        launch = self.launch
+        before = self._started
+        if before and before.name != spec.name and not (before.anew and spec.anew):
+            raise ConfigurationError(
+                f"this program runs several jobs, {before.name!r} and {spec.name!r}: with "
+                "`turnback run` it can be one. Start each with a program of its own"
+            )
+        self._started = spec
+        resumed = self.run.running() is not None  # a driver of this launch ran the job, and died
+        spec = replace(
+            spec,
+            name=spec.name if spec.anew else launch.name or spec.name,
+            allow_non_restored_state=launch.allow_non_restored_state
+            or spec.allow_non_restored_state,
+            renames={**spec.renames, **dict[Any, Any](launch.renames)},
+            fork=launch.fork or spec.fork,
+            allow_pickled_state=launch.allow_pickled_state or spec.allow_pickled_state,
+            take_over_sinks=launch.take_over_sinks or spec.take_over_sinks,
+            claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else spec.claim_mode,
+            run=self.run,
+            resumed=resumed,
+            script=(launch.script, *launch.arguments),
+            started=StartedProgram.of_launch(launch, spec.root),
+        )
+        if before:
+            return replace(spec, take_over_sinks=False)
+        if launch.mode is LaunchMode.RUN and resumed:
+            spec = replace(spec, take_over_sinks=False)
+            if not spec.anew:
+                return replace(spec, start_from=None, fresh=False)
+        if launch.start_from is not None:
+            return replace(spec, start_from=launch.start_from, fresh=False)
+        return replace(spec, start_from=None, fresh=True) if launch.fresh else spec
+
+
+@cache
+def launched() -> Launched | None:
+    """How this process was launched, `None` if it was started by other means.
+
+    The first call makes it a driver of the launch: an error that ends it is recorded in the run
+    directory.
+    """
+    run = current_run()
+    if run is None:
+        return None
+    launch = run.launch()
+    if launch.mode is LaunchMode.RUN:
+        run.set_driver(ProcessId.current())
+        _record_crash(run)
+    return Launched(launch, run)
+
+
+def program_name(launched: Launched | None) -> str:
+    """Return the name of the script that this process runs, as the name of its job.
+
+    Raises:
+        ConfigurationError: It runs none: it is a notebook, a shell, or ``python -c``.
+    """
+    if launched is not None:
+        return launched.launch.name or Path(launched.launch.script).stem
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    module = getattr(main, "__spec__", None)
+    if script is None or hasattr(builtins, "get_ipython"):
+        raise ConfigurationError(
+            "the job needs a name, by which it is found again: execute('my-job'). Only a script "
+            "gives its own name to its job"
+        )
+    if module is not None:  # python -m package.module, or the package itself
+        return str(module.name).removesuffix(".__main__").rpartition(".")[2]
+    return Path(script).stem
+
+
+def collecting_name(launched: Launched | None, root: str) -> str:
+    """Return a name of its own for a job that only hands out what it collects.
+
+    The first of a program below a root has a plain one, the others are numbered: the next run of
+    the program gives each the same name again.
+    """
+    try:
+        name = program_name(launched)
+        if launched is None or not launched.launch.name:
+            name = f"{name}-collect"
+    except ConfigurationError:  # a notebook or a shell
+        name = "collect"
+    number = next(_COLLECTING[root, name])
+    return name if number == 1 else f"{name}-{number}"
+
+
+def error_text(error: BaseException) -> str:
+    """An error with its traceback, without the frames of Turnback itself and what runs scripts."""
+    summary = TracebackException.from_exception(error)
+    parts: list[TracebackException | None] = [summary]
+    while parts:
+        part = parts.pop()
+        if part is not None:
+            part.stack = StackSummary.from_list(_of_users(part.stack))
+            parts += [part.__cause__, part.__context__]
+    return "".join(summary.format())
+
+
+def _of_users(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
+    """Leave out Turnback's own frames, and those of Spark and Python itself that it has called."""
+    inside = False
+    for frame in stack:
+        if frame.filename.startswith((_PACKAGE, "<frozen runpy>")):
+            inside = True
+        elif not (inside and _BELOW.match(frame.filename)):
+            inside = False
+            yield frame
+
+
+def _record_crash(run: RunDirectory) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        run.set_error(RunError.of(error))
+        print(mask_text(error_text(error)), end="", file=sys.stderr)
+
+    sys.excepthook = hook
 
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.

@@ -109,7 +109,7 @@ def look_up(
 
 def _value(found: lookup.KeyRows) -> Any:
     from turnback.state.backend import sub_codec
-    from turnback.state.expiring import TIME_BYTES
+    from turnback.state.expiry import TIME_BYTES
     from turnback.values.serializer import Serializer
     from turnback.values.typeinfo import type_from_descriptor
 

@@ -15,7 +15,6 @@ from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.plan.plan import Plan
 from turnback.snapshot.diff import Change, state_ids, state_pair
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.draft import view_names
 from turnback.snapshot.find import load_snapshot
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.snapshot.metadata import SavepointMetadata, StateId
@@ -28,6 +27,7 @@ from turnback.snapshot.snapshot import (
     state_rows,
     verify_snapshot,
 )
+from turnback.snapshot.writer import view_names
 from turnback.state.files import storage_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
 from turnback.api.savepoint import Savepoint
-from turnback.checkpoint.manifest import SourcePosition
-from turnback.checkpoint.redriven import Redriven
+from turnback.checkpoint.manifest import Redriven, SourcePosition
+from turnback.config.checkpointing import SavepointFormat
 from turnback.config.configuration import location
-from turnback.config.savepoints import SavepointFormat
 from turnback.connectors.kafka.source import kafka_position
 from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
@@ -19,9 +18,9 @@ from turnback.core.ids import check_job_name, check_uid
 from turnback.functions.descriptors import StateDescriptor
 from turnback.job.request import check_label
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.draft import SavepointDraft
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.writer import SavepointDraft
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.schema import StateSchema
 

@@ -8,10 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 
 from turnback.checkpoint.commits import Committers, EpochCommitter
-from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Manifest
-from turnback.checkpoint.protocol import CommitProtocol, SerialExecutor, SerialThread
+from turnback.checkpoint.protocol import (
+    CommitProtocol,
+    Ledger,
+    PendingCheckpoint,
+    Phase,
+    SerialExecutor,
+    SerialThread,
+)
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles, Retention
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.checkpointing import ExternalizedCheckpointRetention as Retain

@@ -42,7 +42,7 @@ class Cli:
     @cached_property
     def pairs(self) -> dict[str, str]:
         """The settings of the command line, by key; --root is one of them."""
-        from turnback.config.layers import parse_pairs
+        from turnback.config.configuration import parse_pairs
 
         pairs = parse_pairs(self.settings)
         if self._root is not None:

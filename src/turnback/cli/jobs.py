@@ -10,17 +10,184 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnback.cli.command import argument, command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.flow import busy_text, lag_text, percent, short_lag, skew_text
+from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Cell, Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
 from turnback.cli.restoring import restore_text
-from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.core.errors import ConfigurationError, NotFoundError, StorageError
+from turnback.core.units import format_age
 
 if TYPE_CHECKING:
+    from turnback.job.alerts import Hooks, JobWatch
+    from turnback.job.catalog import SavepointReplay
     from turnback.job.liveness import Process
-    from turnback.job.replay import SavepointReplay
+    from turnback.job.status import Lag, OperatorLoad
     from turnback.views import model
+    from turnback.views.job import Job
+
+
+def short_lag(lag: Lag | None, out: Output) -> str | None:
+    """How far behind, as a table has room for it: `1,200 (40 s)`."""
+    if lag is None or (lag.records is None and lag.seconds is None):
+        return None
+    age = None if lag.seconds is None else format_age(round(lag.seconds * 1000))
+    if lag.records is None:
+        return age
+    return f"{out.number(lag.records)} ({age})" if lag.records and age else out.number(lag.records)
+
+
+def lag_text(lag: Lag | None, out: Output) -> str | None:
+    """How far behind, and when that will be over."""
+    if lag is None:
+        return None
+    if lag.records == 0:
+        return "none"
+    parts = [] if lag.records is None else [f"{out.number(lag.records)} records"]
+    if lag.seconds is not None:
+        parts.append(f"the oldest is {format_age(round(lag.seconds * 1000))} old")
+    if lag.catch_up_s is not None:
+        parts.append(f"gone in about {format_age(round(lag.catch_up_s * 1000))} at this rate")
+    elif lag.change_per_s is not None:
+        parts.append("not getting smaller")
+    return ", ".join(parts) or "unknown"
+
+
+def percent(share: float | None) -> str | None:
+    """A share from 0 to 1 as `62%`."""
+    return None if share is None else f"{share:.0%}"
+
+
+def skew_text(load: OperatorLoad | None) -> str | None:
+    """How unevenly work is divided: `4.1 (task 3)`."""
+    if load is None or load.skew is None:
+        return None
+    return f"{load.skew:.1f} (task {load.skewed})"
+
+
+def busy_text(detail: model.JobDetail) -> str | None:
+    """For how much of the time the job works, and where."""
+    if detail.busy is None:
+        return None
+    text = f"{detail.busy:.0%} of the last minute"
+    loads = {node.uid: node.load for node in detail.operators}
+    load = loads.get(detail.bottleneck or "")
+    return text if load is None else f"{text}, most in {detail.bottleneck} ({load.busiest:.0%})"
+
+
+_TROUBLE = frozenset({"FAILED", "LOST", "STALLED", "UNREADABLE"})
+_COLUMNS: tuple[Column[model.JobSummary], ...] = (
+    Column("name", lambda job, out: job.name),
+    Column("state", lambda job, out: out.state(job.state)),
+    Column("restarts", lambda job, out: job.recent_restarts, right=True),
+    Column("problem", lambda job, out: job.problem or job.cause),
+)
+
+
+@command(
+    "watch",
+    "turnback watch",
+    "turnback watch --once --json",
+    "turnback watch -D alerts.webhook=https://example.com/hook --test",
+)
+@argument("job_name", "[JOB]", help="Only this job.", complete=complete_job)
+@flag("--once", help="Look once, and end with code 10 if something is wrong; for cron and timers.")
+@flag("--test", "is_test", help="Call the hooks with an event of the name test, and end.")
+@number_option("--interval", least=1, default=10, help="Seconds between two looks; 10 if left out.")
+def watch(
+    cli: Cli, job_name: str | None, once: bool, is_test: bool, interval: int
+) -> ExitCode | None:
+    """Watch jobs, and call alerts.command and alerts.webhook when something is wrong.
+
+    That is when a job fails, restarts again and again, is lost or stalled, and when it has
+    recovered. Each event is told once, however many watch: the supervisor of a job does so as well,
+    but a job that is LOST has none. Prints what happens until Ctrl-C. With --once it prints the
+    jobs that are in trouble.
+    """
+    from turnback.config.watchdog import AlertSettings
+    from turnback.job.alerts import Hooks, check_command
+
+    settings = AlertSettings.from_configuration(cli.configuration.raw)
+    check_command(settings)
+    hooks = Hooks(settings)
+    if is_test:
+        return _test(cli, hooks)
+    if once:
+        return _look_once(cli, _jobs(cli, job_name), hooks)
+    if cli.json:
+        raise ConfigurationError("--json prints one document: give --once as well")
+    if not hooks.enabled:
+        cli.out.message(
+            "note: neither alerts.command nor alerts.webhook is set, so what happens is only "
+            "printed here",
+            "yellow",
+        )
+    with suppress(KeyboardInterrupt):
+        _watch(cli, job_name, hooks, interval)
+    return None
+
+
+def _jobs(cli: Cli, job_name: str | None) -> list[Job]:
+    return cli.jobs.all() if job_name is None else [cli.job(job_name)]
+
+
+def _test(cli: Cli, hooks: Hooks) -> ExitCode | None:
+    import msgspec
+
+    from turnback.job.alerts import example_alert
+
+    if not hooks.enabled:
+        raise ConfigurationError(
+            "there is nothing to test: set alerts.command or alerts.webhook, in turnback.yaml or "
+            "with -D"
+        )
+    alert = example_alert(cli.root)
+    problems = hooks.call(alert.event, alert.job, alert.text, msgspec.json.encode(alert))
+    if cli.json:
+        cli.out.document({"event": alert, "problems": problems})
+    for problem in () if cli.json else problems or ["all hooks were called"]:
+        cli.out.line(problem, "red" if problems else "green")
+    return ExitCode.FAILED if problems else None
+
+
+def _look_once(cli: Cli, jobs: list[Job], hooks: Hooks) -> ExitCode | None:
+    from turnback.job.alerts import JobWatch
+
+    if hooks.enabled:
+        for job in jobs:
+            JobWatch(job.directory, hooks).look(once=True)
+    summaries = [job.summary() for job in jobs]
+    trouble = [job for job in summaries if job.state in _TROUBLE or job.problem is not None]
+    cli.out.records(_COLUMNS, trouble, "All is well.")
+    return ExitCode.PROBLEM if trouble else None
+
+
+def _watch(cli: Cli, job_name: str | None, hooks: Hooks, interval: int) -> None:
+    from turnback.job.alerts import AlertLog, JobWatch, RememberedAlerts
+
+    watches: dict[str, JobWatch] = {}
+    is_failing = False
+    while True:
+        try:
+            jobs = _jobs(cli, job_name)
+            is_failing = False
+        except StorageError as error:
+            jobs = []
+            if not is_failing:
+                cli.out.message(f"the jobs cannot be read, trying again: {error}", "red")
+            is_failing = True
+        for job in jobs:
+            if job.name not in watches:
+                alerts = AlertLog(job.directory.storage) if hooks.enabled else RememberedAlerts()
+                watches[job.name] = JobWatch(job.directory, hooks, alerts=alerts)
+            _print_event(cli, watches[job.name])
+        time.sleep(interval)
+
+
+def _print_event(cli: Cli, watched: JobWatch) -> None:
+    alert = watched.look()
+    if alert is not None:
+        cli.out.line(f"{cli.out.time(alert.at_ms)}  {alert.event}  {alert.text}")
+
 
 # -- list
 

@@ -32,9 +32,9 @@ COMMANDS = {
         "get": "query:get",
     },
     "Act": {
-        "savepoint": "requests:savepoint",
-        "stop": "requests:stop",
-        "cancel": "requests:cancel",
+        "savepoint": "operations:savepoint",
+        "stop": "operations:stop",
+        "cancel": "operations:cancel",
         "delete": "operations:delete",
         "redrive": "operations:redrive",
         "transactions": "operations:transactions",
@@ -49,7 +49,7 @@ COMMANDS = {
     },
     "Tools": {
         "ui": "tools:ui",
-        "watch": "watch:watch",
+        "watch": "jobs:watch",
         "config": "tools:config",
         "doctor": "doctor:doctor",
         "gc": "tools:gc",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
-from turnback.cli.command import Group, argument, command, flag
-from turnback.cli.context import Cli, ExitCode, TimedOutError
+from turnback.cli.command import Command, Group, argument, command, flag
+from turnback.cli.context import Cli, ExitCode, RequestFailedError, TimedOutError
 from turnback.cli.output import Column
 from turnback.cli.parameters import (
     arguments_argument,
@@ -18,16 +19,327 @@ from turnback.cli.parameters import (
     whole_job_argument,
     yes_option,
 )
-from turnback.cli.requests import timeout_option
-from turnback.core.clock import SystemClock
+from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import format_duration, parse_duration
+from turnback.core.units import format_duration, format_size, parse_duration
 
 if TYPE_CHECKING:
     from turnback.operations.compaction import CompactedTable
-    from turnback.operations.redrive import Redrive, RedriveRow
+    from turnback.operations.dead_letters import Redrive, RedriveRow
     from turnback.operations.transactions import TransactionRow
     from turnback.views.job import Job
+    from turnback.views.model import RequestRow
+
+
+_SAVEPOINT_NAMES = ("-s", "--savepoint")
+
+label_option = click.option("--label", metavar="TEXT", help="A short name for the savepoint.")
+note_option = click.option("--note", metavar="TEXT", help="Why the savepoint is taken.")
+format_option = click.option(
+    "--format",
+    metavar="FORMAT",
+    type=click.Choice(["canonical", "native"]),
+    help="canonical: Parquet tables that anyone can read; native: faster, for Turnback only.",
+)
+# Without a directory its value is "".
+savepoint_option = click.option(
+    *_SAVEPOINT_NAMES,
+    metavar="[DIR]",
+    is_flag=False,
+    flag_value="",
+    help="Take a savepoint first, in DIR or else in state.savepoints.dir.",
+)
+no_wait_option = flag("--no-wait", help="Submit the request and do not wait until it is done.")
+timeout_option = click.option(
+    "--timeout", metavar="TIME", help="Wait no longer than this, such as '30 s'; else forever."
+)
+
+
+class SavepointOptions(NamedTuple):
+    """Where a savepoint is put, and what is written about it."""
+
+    directory: str | None
+    format: str | None = None
+    label: str | None = None
+    note: str | None = None
+
+
+class OptionalDirectoryCommand(Command):
+    """A command that understands `cancel -s JOB` as well as `cancel -s DIR JOB`, as Flink does.
+
+    The word behind -s is a directory, unless the command would then lack its job.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.MissingParameter:
+            ctx.params.clear()
+            without = ["--savepoint=" if word in _SAVEPOINT_NAMES else word for word in args]
+            return super().parse_args(ctx, without)
+
+
+@command(
+    "savepoint",
+    "turnback savepoint orders",
+    "turnback savepoint orders s3://bucket/savepoints --label before-upgrade",
+    "turnback savepoint orders --format native --timeout '5 min'",
+)
+@whole_job_argument
+@argument("directory", "[DIR]", help="Where to write it; by default state.savepoints.dir.")
+@label_option
+@note_option
+@format_option
+@no_wait_option
+@timeout_option
+def savepoint(
+    cli: Cli,
+    job_name: str,
+    directory: str | None,
+    label: str | None,
+    note: str | None,
+    format: str | None,
+    no_wait: bool,
+    timeout: str | None,
+) -> ExitCode | None:
+    """Take a savepoint of a running job.
+
+    The job goes on meanwhile. Prints where the savepoint is. Ctrl-C ends the waiting, not the
+    savepoint.
+    """
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(directory, format, label, note)
+    return _request(cli, job, "savepoint", no_wait, timeout, options)
+
+
+@command(
+    "stop",
+    "turnback stop orders",
+    "turnback stop orders --savepoint /data/savepoints --yes",
+    "turnback stop --savepoint orders --drain",
+    cls=OptionalDirectoryCommand,
+)
+@whole_job_argument
+@savepoint_option
+@flag("--no-savepoint", help="Take none, whatever is configured.")
+@flag("--drain", help="Let event time run to its end first: the job is complete then.")
+@label_option
+@note_option
+@format_option
+@yes_option
+@no_wait_option
+@timeout_option
+def stop(
+    cli: Cli,
+    job_name: str,
+    savepoint: str | None,
+    no_savepoint: bool,
+    drain: bool,
+    label: str | None,
+    note: str | None,
+    format: str | None,
+    yes: bool,
+    no_wait: bool,
+    timeout: str | None,
+) -> ExitCode | None:
+    """Stop a job after the records it has read.
+
+    Takes a savepoint first with --savepoint, or if state.savepoints.dir is set and
+    savepoints.on-stop is not false.
+    """
+    if savepoint is not None and no_savepoint:
+        raise ConfigurationError("--savepoint and --no-savepoint contradict each other")
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(savepoint, format, label, note)
+    cli.confirm(f"Stop job {job.name!r}?", yes)
+    wanted = True if savepoint is not None else (False if no_savepoint else None)
+    return _request(cli, job, "stop", no_wait, timeout, options, wanted, drain)
+
+
+@command(
+    "cancel",
+    "turnback cancel orders",
+    "turnback cancel -s orders",
+    "turnback cancel -s /data/savepoints orders --yes",
+    cls=OptionalDirectoryCommand,
+)
+@whole_job_argument
+@savepoint_option
+@yes_option
+@no_wait_option
+@timeout_option
+def cancel(
+    cli: Cli, job_name: str, savepoint: str | None, yes: bool, no_wait: bool, timeout: str | None
+) -> ExitCode | None:
+    """Cancel a job at once.
+
+    What it has read since its newest checkpoint is read again when it is started again. With -s it
+    takes a savepoint first.
+    """
+    job = cli.job(job_name, whole=True)
+    options = SavepointOptions(savepoint)
+    cli.confirm(f"Cancel job {job.name!r}?", yes)
+    return _request(cli, job, "cancel", no_wait, timeout, options, savepoint is not None)
+
+
+def _request(
+    cli: Cli,
+    job: Job,
+    kind: str,
+    no_wait: bool,
+    timeout: str | None,
+    options: SavepointOptions,
+    savepoint: bool | None = None,
+    drain: bool = False,
+) -> ExitCode | None:
+    """Submit a request, wait until the job has done it, and print the result."""
+    from turnback.config.checkpointing import SavepointFormat
+    from turnback.job.request import RequestKind
+
+    # Checked first: a request cannot be taken back.
+    if no_wait and timeout is not None:
+        raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
+    limit_ms = None if timeout is None else parse_duration(timeout, "--timeout")
+    request = job.submit(
+        RequestKind(kind),
+        target=_target(job, options.directory),
+        savepoint=savepoint,
+        drain=drain,
+        format=None if options.format is None else SavepointFormat(options.format),
+        label=options.label,
+        note=options.note,
+    )
+    if not no_wait:
+        try:
+            request = RequestWaiter(cli, job).wait(request, limit_ms)
+        except KeyboardInterrupt:
+            goes_on = f"\n{_name(request)} goes on in the background."
+            cli.out.message(f"{goes_on} See: turnback status {job.name}")
+            return ExitCode.INTERRUPTED
+    if cli.json:
+        cli.out.document(request)
+    elif request.state != "COMPLETED":
+        cli.out.line(request.id)
+        cli.out.hint(f"Submitted. See: turnback status {job.name}")
+    else:
+        if request.path is not None:
+            cli.out.line(request.path)
+        if request.kind != "savepoint":
+            ended = {"stop": "stopped", "cancel": "canceled"}[request.kind]
+            cli.out.message(f"Job {job.name!r} is {ended}.")
+    return None
+
+
+def _target(job: Job, directory: str | None) -> str | None:
+    """Return where to put a savepoint, absolute if the driver is on this machine too."""
+    if not directory:
+        return None
+    driver = job.summary().driver
+    if driver is None or driver.alive is None:
+        return directory
+    from turnback.config.configuration import location
+
+    return location(directory)
+
+
+# -- waiting for the answer
+
+_DONE = frozenset({"COMPLETED", "FAILED"})
+_ENDED = frozenset({"FAILED", "FINISHED", "CANCELED"})
+_POLL_S = 0.2
+_LIVENESS_POLL_S = 2.0
+_ANSWER_GRACE_S = 30.0
+"""How long a driver may take to answer after its job has ended: answering is the last it does."""
+_RESTART_GRACE_S = 10.0
+"""How long a job may seem LOST: a new supervisor takes a moment to register."""
+
+
+class RequestWaiter:
+    """Waits for the answer to a request."""
+
+    def __init__(self, cli: Cli, job: Job, clock: Clock | None = None) -> None:
+        self._cli = cli
+        self._job = job
+        self._clock = clock or SystemClock()
+        self._ended_at: float | None = None
+        self._lost_at: float | None = None
+
+    def wait(self, request: RequestRow, limit_ms: int | None) -> RequestRow:
+        """Wait, with a progress bar if a person watches; after the limit the request goes on."""
+        began = checked = self._clock.monotonic()
+        row = request
+        with _progress_bar(self._cli, request) as show:
+            while row.state not in _DONE:
+                now = self._clock.monotonic()
+                if limit_ms is not None and (now - began) * 1000 >= limit_ms:
+                    raise TimedOutError(
+                        f"{_name(request)} of job {self._job.name!r} is not done after "
+                        f"{format_duration(limit_ms)}; it goes on. {self._advice()}"
+                    )
+                if now - checked >= _LIVENESS_POLL_S:
+                    checked = now
+                    self._check_liveness(request, now)
+                self._clock.sleep(_POLL_S)
+                row = self._job.request(request.id)
+                show(row)
+        if row.state == "FAILED":
+            raise RequestFailedError(
+                f"{_name(row)} of job {self._job.name!r} failed: {row.error or 'no reason given'}"
+            )
+        return row
+
+    def _check_liveness(self, request: RequestRow, now: float) -> None:
+        """Raise an error if nobody is left who could answer."""
+        summary = self._job.summary()
+        lost = summary.state == "LOST"
+        ended = summary.state in _ENDED
+        if not lost:
+            self._lost_at = None
+        if not (lost or ended) or self._job.request(request.id).state in _DONE:
+            return
+        if lost:
+            self._lost_at = now if self._lost_at is None else self._lost_at
+            if now - self._lost_at < _RESTART_GRACE_S:
+                return
+        elif summary.driver is not None and summary.driver.alive is not False:
+            self._ended_at = now if self._ended_at is None else self._ended_at
+            if now - self._ended_at < _ANSWER_GRACE_S:
+                return
+        raise RequestFailedError(
+            f"the driver of job {self._job.name!r} is gone ({summary.state}) and has left "
+            f"{_name(request)} unanswered. {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        return f"See: turnback status {self._job.name}"
+
+
+@contextmanager
+def _progress_bar(cli: Cli, request: RequestRow) -> Iterator[Callable[[RequestRow], None]]:
+    """Show a bar if stderr is a terminal; the function it gives moves it."""
+    console = cli.out.stderr()
+    if not console.is_terminal or cli.json:
+        yield lambda row: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    title = TextColumn("{task.description}")
+    written = TextColumn("{task.fields[written]}")
+    columns = (SpinnerColumn(), title, BarColumn(), written, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(_name(request), total=None, written="")
+
+        def show(row: RequestRow) -> None:
+            text = f"{row.done}/{row.total} parts, {format_size(row.bytes)}" if row.total else ""
+            bar.update(task, total=row.total or None, completed=row.done, written=text)
+
+        yield show
+
+
+def _name(row: RequestRow) -> str:
+    with_savepoint = row.savepoint and row.kind != "savepoint"
+    return f"the {row.kind} with savepoint" if with_savepoint else f"the {row.kind}"
+
 
 _TRANSACTIONS: tuple[Column[TransactionRow], ...] = (
     Column("sink", lambda row, out: row.sink),
@@ -239,9 +551,6 @@ def compact(
         cli.out.message("Nothing was done. Leave out --dry-run to do it.")
 
 
-_POLL_S = 0.2
-
-
 @command(
     "redrive",
     "turnback redrive orders dead-letters/",
@@ -268,8 +577,7 @@ def redrive(
     Each is fed back exactly once, however often it is given. One that fails again becomes a dead
     letter again. A job that does not run takes them when it is started.
     """
-    from turnback.operations.letters import read_letters
-    from turnback.operations.redrive import Redrive
+    from turnback.operations.dead_letters import Redrive, read_letters
 
     if no_wait and timeout is not None:
         raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")

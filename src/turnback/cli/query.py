@@ -93,7 +93,7 @@ def query(
 def _run(
     cli: Cli, snapshot: Snapshot, sql: str, most: int, spark: bool
 ) -> tuple[list[str], list[list[Any]]]:
-    from turnback.snapshot.draft import view_names
+    from turnback.snapshot.writer import view_names
     from turnback.views.local_sql import LeftToSpark, query, unknown_table
 
     if not spark:
@@ -118,7 +118,7 @@ def _run(
 
 
 def _list_tables(cli: Cli, snapshot: Snapshot) -> None:
-    from turnback.snapshot.draft import view_names
+    from turnback.snapshot.writer import view_names
 
     kinds = {stored.id: stored.schema.kind for stored in snapshot.states}
     tables = [
@@ -354,7 +354,7 @@ def get(
     It is the state of the newest checkpoint: what the job would go on with if it failed now. The
     job may run and does not notice. Needs no Spark. Ends with code 3 if there is nothing.
     """
-    from turnback.views.lookup import look_up
+    from turnback.views.browse import look_up
 
     job = cli.job(job_name)
     found = look_up(job, uid, state, key, after=after, limit=rows)

@@ -20,8 +20,7 @@ from turnback.core.units import format_size
 
 if TYPE_CHECKING:
     from turnback.launch.runs import Runs
-    from turnback.operations.garbage import Findings
-    from turnback.operations.garbage_files import Garbage
+    from turnback.operations.garbage import Findings, Garbage
 
 # -- ui
 
@@ -218,8 +217,7 @@ def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
 
 
 def _scan(cli: Cli, runs: Runs) -> Findings:
-    from turnback.operations.garbage import Findings, scan
-    from turnback.operations.garbage_files import Skipped
+    from turnback.operations.garbage import Findings, Skipped, scan
 
     local_dir = cli.configuration.value("state.backend.local-dir")
     finished = runs.finished(cli.jobs.root)

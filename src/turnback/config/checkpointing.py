@@ -1,19 +1,17 @@
-"""When and how checkpoints are taken."""
+"""Settings of checkpoints and savepoints."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo
 
-from turnback.config.option import (
-    Settings,
-    choice,
-    count,
-    duration_field,
-    flag,
-    option_field,
-    text,
-)
+from cronsim import CronSim, CronSimError
+
+from turnback.config.option import Settings, choice, count, duration_field, flag, option_field, text
+from turnback.core.errors import ConfigurationError
 
 _CHECKPOINTING = "execution.checkpointing"
 _MINIMUM_MS = 10
@@ -130,3 +128,134 @@ class CheckpointSettings(Settings):
     def commits_every_epoch(self) -> bool:
         """Whether sinks commit at the end of each epoch, without waiting for a checkpoint."""
         return not self.enabled or self.mode is CheckpointingMode.AT_LEAST_ONCE
+
+
+_NEVER = 2**63 - 1
+# What `datetime` can hold, with room for the years a search may take.
+_LATEST_MS = 200_000_000_000_000
+_EXAMPLE = "for example '0 3 * * *' for every day at 3:00 or '*/30 * * * MON-FRI'"
+
+
+def _cron(key: str, value: Any) -> str:
+    expression = str(value)
+    fields = expression.split()
+    if len(fields) != 5:
+        raise _bad_cron(key, expression, f"it has {len(fields)} fields, not 5")
+    try:
+        simulated = CronSim(expression, datetime(2000, 1, 1))
+    except (CronSimError, AssertionError, ValueError) as error:
+        reason = str(error) or "it cannot be understood"
+        raise _bad_cron(key, expression, reason[0].lower() + reason[1:]) from None
+    if next(simulated, None) is None:
+        raise _bad_cron(key, expression, "that day never comes")
+    return expression
+
+
+def _bad_cron(key: str, expression: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} is {expression!r}: {reason}; {_EXAMPLE}")
+
+
+def _timezone(key: str, value: Any) -> str:
+    name = str(value)
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigurationError(
+            f"{key} is {name!r}, which is no time zone; for example 'UTC' or 'Europe/Berlin'"
+        ) from None
+    return name
+
+
+class SavepointFormat(StrEnum):
+    """How a savepoint is written."""
+
+    CANONICAL = "canonical"
+    """As tables: for any program, backend and parallelism, and for people."""
+    NATIVE = "native"
+    """As copies of the state files: quicker, for Turnback only."""
+
+
+@dataclass(frozen=True)
+class SavepointSettings(Settings):
+    """Where, when and how savepoints are taken."""
+
+    directory: str | None = option_field(
+        "state.savepoints.dir",
+        text,
+        "Where savepoints go when nobody names a directory: a path or a URI.",
+        aliases=("execution.checkpointing.savepoint-dir",),
+    )
+    interval_ms: int | None = duration_field(
+        "savepoints.schedule.interval",
+        "Time between two scheduled savepoints.",
+        least=1_000,
+        hint="; leave it out for none",
+    )
+    cron: str | None = option_field(
+        "savepoints.schedule.cron",
+        _cron,
+        "When scheduled savepoints are taken, as a cron expression of five fields; instead of the "
+        "interval.",
+    )
+    timezone: str = option_field(
+        "savepoints.schedule.timezone", _timezone, "Time zone of the cron expression.", "UTC"
+    )
+    keep: int = option_field(
+        "savepoints.schedule.keep",
+        count(1),
+        "How many scheduled savepoints are retained; those taken on request always are.",
+        "3",
+    )
+    on_stop: bool = option_field(
+        "savepoints.on-stop",
+        flag,
+        "Whether stopping a job takes a savepoint by default.",
+        "true",
+    )
+    format: SavepointFormat = option_field(
+        "savepoints.format",
+        choice(SavepointFormat),
+        "How savepoints are written: `canonical` for any backend and for people, `native` for "
+        "speed.",
+        "canonical",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval_ms is not None and self.cron is not None:
+            raise ConfigurationError(
+                "savepoints.schedule.interval and savepoints.schedule.cron are both set: keep one "
+                "of them"
+            )
+        if self.is_scheduled and self.directory is None:
+            raise ConfigurationError(
+                "scheduled savepoints need a directory: set state.savepoints.dir"
+            )
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self.interval_ms is not None or self.cron is not None
+
+    def is_due(self, last_ms: int, now_ms: int) -> bool:
+        """Return whether a scheduled savepoint is to be taken now.
+
+        `last_ms` is when the last one was taken or tried, or else when the job was created.
+        However many runs were missed, one makes up for them. A clock that was set back makes the
+        next one late, never early. A driver that starts counts from `min(last, now)`, so that a
+        last savepoint in the future cannot switch the schedule off.
+        """
+        return now_ms >= self.next_after(last_ms)
+
+    def next_after(self, ms: int) -> int:
+        """Return the first time after this one at which a scheduled savepoint is due."""
+        if self.interval_ms is not None:
+            return ms + self.interval_ms
+        if self.cron is None:
+            return _NEVER
+        start = min(max(ms, 0), _LATEST_MS)
+        moment = datetime.fromtimestamp(start // 1000, ZoneInfo(self.timezone))
+        for due in CronSim(self.cron, moment):
+            # An hour that a change of the clocks repeats can give a time that has passed.
+            if (at := round(due.timestamp() * 1000)) > start:
+                return at
+        return _NEVER

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
+from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage, SavepointSettings
 from turnback.config.option import (
     Option,
     Parser,
@@ -21,7 +21,6 @@ from turnback.config.option import (
     written,
 )
 from turnback.config.restart import RESTART_OPTIONS, limit, written_limit
-from turnback.config.savepoints import SavepointSettings
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import ConfigurationError
 from turnback.core.masking import is_secret_name

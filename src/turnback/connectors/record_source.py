@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from turnback.config.option import nonempty_text, positive
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.functions.event_time import WatermarkStrategy
+from turnback.plan.bad_records import MalformedPolicy, malformed_policy
 from turnback.plan.graph import SourceCheck
-from turnback.plan.malformed import MalformedPolicy, malformed_policy
 from turnback.plan.sources import OpenLagReader
 from turnback.sinks.schemas import (
     DeserializationSchema,

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
-from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, placed_text
+from turnback.spark.sources import CORRUPT_COLUMN, PERMISSIVE, placed_text
 from turnback.values.columns import stream_ddl
 from turnback.values.typeinfo import quote_name
 from turnback.worker.message import encode_error

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
+from turnback.core.masking import hide, password_of, without_secret_parameters
 from turnback.sinks.base import (
     CommitterContext,
     WriterContext,
@@ -22,10 +23,8 @@ from turnback.sinks.base import (
     require_newest_attempt,
 )
 from turnback.sinks.idempotent import IdempotentSink
-from turnback.sinks.passwords import hide, password_of, without_secret_parameters
 from turnback.storage.locations import canonical_directory
-from turnback.values.columns import Batch, stream_columns
-from turnback.values.plain_values import json_column, text_column
+from turnback.values.columns import Batch, json_column, stream_columns, text_column
 from turnback.values.typeinfo import TypeInfo
 
 _KEYS_AT_ONCE = 500

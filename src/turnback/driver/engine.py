@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.driver.job import JobSpec
-from turnback.plan.malformed import MalformedPolicy
+from turnback.plan.bad_records import MalformedPolicy
 from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit
 from turnback.storage.base import Storage

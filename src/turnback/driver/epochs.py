@@ -3,39 +3,237 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
+from msgspec.structs import replace
+
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.manifest import (
-    EpochCut,
-    OperatorInfo,
-    add_malformed,
-    malformed_counts,
-)
+from turnback.checkpoint.manifest import EpochCut, OperatorInfo, add_malformed, malformed_counts
+from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
 from turnback.driver.context import AttemptContext, JobContext
-from turnback.driver.engine import EpochInput, Query
+from turnback.driver.engine import Engine, EpochInput, Query
 from turnback.driver.event_time import EventTime
-from turnback.driver.job import EpochStats
-from turnback.driver.merger import Merger
-from turnback.driver.meter import Meter, Records, total
-from turnback.driver.progress import ProgressMeter
+from turnback.driver.job import EpochStats, JobSpec
+from turnback.driver.metrics import Meter, Records, total
 from turnback.driver.redrive import Feed
+from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Level
 from turnback.sinks.base import directory_digest
-from turnback.state.expiring import merge_limits
-from turnback.worker.event_time import EpochTime
+from turnback.state.expiry import Limits, merge_limits
+from turnback.state.files import (
+    StateFile,
+    StorageRef,
+    merged_lineage,
+    plan_merges,
+    read_state,
+    storage_of,
+)
+from turnback.state.merging import merge
+from turnback.worker.event_time import EpochTime, Segment
+from turnback.worker.local_state import store_task
 from turnback.worker.message import Barrier, Order, TaskAck, align
-from turnback.worker.program import Chains, level_programs
-from turnback.worker.restoring import store_task
-from turnback.worker.stamps import Segment
+from turnback.worker.program import Chains, LevelProgram, PartitionId, level_programs
+
+_GRAIN_MS = 1_000
+"""Epochs that end within so long are kept as one."""
+
+
+def watch_limits(spec: JobSpec) -> WatchLimits:
+    """When a job counts as stalled, given how often it has epochs and checkpoints anyway."""
+    settings = spec.settings
+    watchdog = spec.watchdog
+    epoch_ms = watchdog.no_epoch_ms
+    checkpoint_ms = watchdog.no_checkpoint_ms
+    if epoch_ms is not None:
+        epoch_ms += spec.epoch_interval_ms
+    if settings.interval_ms is None:
+        checkpoint_ms = None
+    elif checkpoint_ms is not None:
+        checkpoint_ms += max(settings.interval_ms, settings.min_pause_ms)
+    return WatchLimits(
+        heartbeat_ms=watchdog.no_heartbeat_ms, epoch_ms=epoch_ms, checkpoint_ms=checkpoint_ms
+    )
+
+
+class ProgressMeter:
+    """Notes when epochs begin and end, and what they wait for. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._epoch: int | None = None
+        self._since_ms = clock.now_ms()
+        self._begun_s = 0.0
+        self._asked_ms: int | None = None
+        self._uncovered: deque[tuple[int, int]] = deque()
+        """Confirmed epochs without a checkpoint, the last of a group and when its first ended."""
+
+    def run(self) -> None:
+        """The attempt begins to run."""
+        with self._lock:
+            self._since_ms = self._clock.now_ms()
+
+    def begin(self, epoch: int) -> None:
+        with self._lock:
+            self._epoch, self._since_ms = epoch, self._clock.now_ms()
+            self._begun_s = self._clock.monotonic()
+
+    def end(self, epoch: int) -> None:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._epoch = None
+            self._since_ms = now_ms
+            first_ms = now_ms
+            if self._uncovered and now_ms - self._uncovered[-1][1] < _GRAIN_MS:
+                _, first_ms = self._uncovered.pop()
+            self._uncovered.append((epoch, first_ms))
+
+    def running_s(self) -> float:
+        """For how long an epoch has been running; 0 between two of them."""
+        with self._lock:
+            return 0.0 if self._epoch is None else self._clock.monotonic() - self._begun_s
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While Spark is asked something that it answers in a moment."""
+        self._asked_ms = self._clock.now_ms()
+        try:
+            yield
+        finally:
+            self._asked_ms = None
+
+    def progress(self, covered: int | None) -> AttemptProgress:
+        """How it gets on, given the epoch of the newest complete checkpoint."""
+        with self._lock:
+            while self._uncovered and covered is not None and self._uncovered[0][0] <= covered:
+                self._uncovered.popleft()
+            return AttemptProgress(
+                epoch=self._epoch,
+                since_ms=self._since_ms,
+                asked_ms=self._asked_ms,
+                uncovered_ms=self._uncovered[0][1] if self._uncovered else None,
+            )
+
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Files of one partition to be merged into one, on some executor."""
+
+    home: PartitionId
+    files: tuple[StateFile, ...]
+    """In epoch order."""
+    final: bool
+    """Whether the result is complete, so that tombstones can go."""
+    operators: tuple[str, ...]
+    """Keyed operators of the level."""
+    groups: tuple[int, int]
+    storage: StorageRef
+    attempt: int
+    limits: Limits = field(default_factory=dict)
+    """What has expired."""
+
+    def run(self) -> StateFile:
+        read = partial(read_state, self.storage)
+        merged = merge(self.files, read, final=self.final, limits=self.limits)
+        level, partition = self.home
+        path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
+        if not self.storage.inline:
+            storage_of(self.storage).put(path, merged.data)
+        file = replace(
+            merged.file(path, max(f.last_epoch for f in self.files), inline=self.storage.inline),
+            first_epoch=min(f.first_epoch for f in self.files),
+            lineage=merged_lineage(self.files, complete=self.final),
+        )
+        if not self.final:
+            return file
+        # It is complete for all key groups and operators of its partition, also those without rows.
+        first, last = self.groups
+        return replace(
+            file, first_group=first, last_group=last, operators=self.operators, complete=True
+        )
+
+
+class Merger:
+    """Merges small state files into larger ones, as Spark jobs beside the epochs."""
+
+    def __init__(
+        self, engine: Engine, programs: Sequence[LevelProgram], storage: StorageRef, attempt: int
+    ) -> None:
+        self._engine = engine
+        self._programs = {p.level.index: p for p in programs}
+        self._storage = storage
+        self._attempt = attempt
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
+        self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
+
+    def advance(self, chains: Chains, limits: Limits) -> list[str]:
+        """Use the results of finished merges, start new ones; return the paths merged away.
+
+        To be called between epochs, as no new epoch needs those files. What has expired by the time
+        of the last epoch, as the `limits` say, is expired in all that come.
+        """
+        gone: list[str] = []
+        if self._running is not None and self._running[1].done():
+            gone = self._take(chains, *self._running)
+            self._running = None
+        if self._running is None and (tasks := self._due(chains, limits)):
+            description = f"Turnback: merge state of {len(tasks)} partitions"
+            self._running = (tasks, self._pool.submit(self._engine.run_tasks, description, tasks))
+        return gone
+
+    def close(self) -> None:
+        """Start no more merges; one under way is left to end by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(
+        self, chains: Chains, tasks: list[MergeTask], future: Future[list[StateFile]]
+    ) -> list[str]:
+        error = future.exception()
+        if error is not None:
+            # Nothing refers to a half-done merge; the files it was to replace are all there.
+            _LOG.warning("merging state files failed and is tried again: %s", error)
+            return []
+        gone: list[str] = []
+        for task, file in zip(tasks, future.result(), strict=True):
+            gone += chains.replace(task.home, task.files, file)
+        return gone
+
+    def _due(self, chains: Chains, limits: Limits) -> list[MergeTask]:
+        tasks: list[MergeTask] = []
+        for home, files in chains.items():
+            program = self._programs[home[0]]
+            stateful = program.level.stateful
+            alike = len({op.parallelism for op in stateful}) == 1
+            tasks += [
+                MergeTask(
+                    home,
+                    tuple(planned.files),
+                    planned.final and alike,
+                    tuple(op.uid for op in stateful),
+                    program.groups(home[1]),
+                    self._storage,
+                    self._attempt,
+                    limits,
+                )
+                for planned in plan_merges(files)
+            ]
+        return tasks
+
+
 _TRIES = 3
 
 

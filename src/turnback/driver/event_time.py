@@ -8,11 +8,16 @@ from itertools import chain
 
 from turnback.core.clock import Clock
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
-from turnback.plan.plan import Plan
+from turnback.plan.plan import Plan, goes_by_time
 from turnback.plan.sources import partition_number, whole_source
-from turnback.plan.timers import goes_by_time
-from turnback.worker.event_time import EpochTime, Partitions, advance, still_idle, watermark_of
-from turnback.worker.stamps import Segment
+from turnback.worker.event_time import (
+    EpochTime,
+    Partitions,
+    Segment,
+    advance,
+    still_idle,
+    watermark_of,
+)
 
 _LOG = logging.getLogger(__name__)
 _NEVER_S = 3600.0

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import version
 
-from turnback.config.checkpointing import CheckpointSettings
+from turnback.config.checkpointing import CheckpointSettings, SavepointSettings
 from turnback.config.restart import RestartStrategyConfiguration
-from turnback.config.savepoints import SavepointSettings
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import (
     FINAL,
@@ -21,9 +20,8 @@ from turnback.core.errors import (
     UserFunctionError,
 )
 from turnback.core.masking import mask_arguments, mask_text
-from turnback.functions.key_spec import KeySpec
-from turnback.job.run import RunDirectory
-from turnback.job.started import StartedProgram
+from turnback.functions.partitioning import KeySpec
+from turnback.job.run import RunDirectory, StartedProgram
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Operator, Plan

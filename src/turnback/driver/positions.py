@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
-from turnback.plan.malformed import plain_path
+from turnback.plan.bad_records import plain_path
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, digest
 

@@ -6,15 +6,14 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass
 
-from turnback.checkpoint.manifest import Fence
-from turnback.checkpoint.redriven import Redriven
+from turnback.checkpoint.manifest import Fence, Redriven
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
-from turnback.driver.matched import Matched
+from turnback.driver.restore_plan import Matched
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
-from turnback.plan.dead_letters import ErrorPolicy, LetterId, decode_letter
+from turnback.plan.bad_records import ErrorPolicy, LetterId, decode_letter
 from turnback.plan.plan import Plan
-from turnback.worker.redriving import check_letter
+from turnback.worker.level import check_letter
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, StartPoint
+from turnback.core.clock import Clock
 from turnback.core.errors import (
     FINAL,
     REPLACED,
@@ -27,6 +28,7 @@ from turnback.core.errors import (
 from turnback.driver.attempt import Attempt
 from turnback.driver.context import AttemptContext, Heartbeat, JobContext, Tenure
 from turnback.driver.engine import Engine
+from turnback.driver.epochs import watch_limits
 from turnback.driver.job import (
     ClaimMode,
     EpochStats,
@@ -38,28 +40,23 @@ from turnback.driver.job import (
     final_error,
     lost_error,
 )
-from turnback.driver.lag import total_lag
-from turnback.driver.matched import (
+from turnback.driver.redrive import redriven_at_start
+from turnback.driver.restore_plan import (
     Matched,
+    Starter,
     abandoned_output,
     commit_promised,
     record_left_out,
     roll_back_leftovers,
 )
-from turnback.driver.progress import watch_limits
-from turnback.driver.redrive import redriven_at_start
-from turnback.driver.replay import ReplayLimits
-from turnback.driver.restarts import Restarts
 from turnback.driver.service import RequestService
 from turnback.driver.sinks import JobSinks
-from turnback.driver.source_monitor import Positions, SourceMonitor
-from turnback.driver.starter import Starter
-from turnback.job.alerts import JobWatch
+from turnback.driver.source_monitor import Positions, ReplayLimits, SourceMonitor, total_lag
+from turnback.job.alerts import Hooks, JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, FilesChanged, History, JobEnded, Restarting
-from turnback.job.hooks import Hooks
 from turnback.job.run import RunError, RunningJob
-from turnback.job.status import JobState, StatusUpdate
+from turnback.job.status import JobState, Status, StatusUpdate
 from turnback.job.throughput import ThroughputLog
 from turnback.plan.plan import Plan, SourcePlan
 from turnback.plan.sources import ChangedFilesPolicy, changed_files_text
@@ -69,6 +66,76 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import StoreOwner, remove_others, stores_of
+
+_PROVEN_S = 60.0
+"""An attempt without input that has not failed for so long is taken to run."""
+_KEPT = 20
+
+
+class Restarts:
+    """Counts restarts, those of drivers that died among them.
+
+    An attempt that follows a failure is RESTARTING until it has processed something, or has lived
+    for a while: a job that fails again and again at the same point never looks as if it ran.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.number = 0
+        """How many there were since the job was started."""
+        self.state = JobState.CREATED
+        self._times: tuple[int, ...] = ()
+        self._cause: str | None = None
+        self._since_s: float | None = None
+        """When the attempt that has to prove itself began to run; None if none has to."""
+
+    def take_over(self, before: Status | None, job_id: str) -> None:
+        """Go on where a driver that died has left off."""
+        if before is None or before.job_id != job_id or before.state.is_terminal:
+            return
+        self.number = before.restarts
+        self._times = before.restarted_ms
+        running = before.state is JobState.RUNNING
+        self.count("its driver died" if running or before.cause is None else before.cause)
+
+    def count(self, cause: str) -> StatusUpdate:
+        """Count a restart; returns what to write of it."""
+        self.number += 1
+        self._times = (*self._times, self._clock.now_ms())[-_KEPT:]
+        self._cause = cause
+        return self.update()
+
+    def update(self) -> StatusUpdate:
+        """What is to be written of all restarts so far."""
+        return StatusUpdate(restarts=self.number, restarted_ms=self._times, cause=self._cause)
+
+    def begin(self) -> JobState:
+        """An attempt is prepared; returns the state of the job."""
+        self.state = JobState.RESTARTING if self._cause is not None else JobState.CREATED
+        return self.state
+
+    def run(self) -> JobState:
+        """An attempt begins to run; returns the state of the job."""
+        if self._cause is None:
+            self.state = JobState.RUNNING
+        else:
+            self._since_s = self._clock.monotonic()
+        return self.state
+
+    def end(self) -> None:
+        """The attempt is over, whether it has proved itself or not."""
+        self._since_s = None
+
+    def prove(self, *, has_epoch: bool) -> bool:
+        """Whether it is only now clear that the attempt runs: it has an epoch, or goes on well."""
+        since = self._since_s
+        if since is None or not (has_epoch or self._clock.monotonic() - since >= _PROVEN_S):
+            return False
+        self._since_s = None
+        self._cause = None
+        self.state = JobState.RUNNING
+        return True
+
 
 _LOG = logging.getLogger(__name__)
 _TABLE_CHANGED = "table-changed"

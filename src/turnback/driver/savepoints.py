@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import END_OF_TIME, Manifest, encode
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,

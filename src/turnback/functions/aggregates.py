@@ -8,7 +8,9 @@ on Arrow columns, divided into groups.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any
 
@@ -18,8 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from turnback.core.errors import PlanError
-from turnback.functions.groups import GroupError, Groups
+from turnback.core.errors import ElementTypeError, PlanError
+from turnback.functions.base import KeyedBatchFunction, KeyedColumns, ReduceFunction, RuntimeContext
+from turnback.functions.descriptors import ValueStateDescriptor
+from turnback.functions.partitioning import KeySpec
+from turnback.values.coerce import row_values
+from turnback.values.columns import stream_columns, stream_schema
 from turnback.values.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -28,6 +34,133 @@ from turnback.values.typeinfo import (
     TypeInfo,
     Types,
 )
+
+
+class GroupError(ElementTypeError):
+    """What cannot be computed for one of the groups.
+
+    Attributes:
+        group: The number of the group.
+    """
+
+    def __init__(self, message: str, group: int) -> None:
+        super().__init__(message)
+        self.group = group
+
+
+@contextmanager
+def naming_keys(keys: pa.Array) -> Iterator[None]:
+    """Let errors name the key of the group they are about; each group has one."""
+    try:
+        yield
+    except GroupError as e:
+        raise GroupError(f"key {keys[e.group].as_py()!r:.80}: {e}", e.group) from None
+
+
+class Groups:
+    """Rows, divided into groups.
+
+    What its methods return has a value for every group; null where none of its rows has one. Nulls
+    among the values count as missing.
+
+    Attributes:
+        index: The group of every row.
+        count: How many groups there are.
+    """
+
+    def __init__(self, index: npt.NDArray[np.int64], count: int) -> None:
+        self.index = index
+        self.count = count
+
+    def largest(self) -> int:
+        """The number of rows of the largest group."""
+        return int(np.bincount(self.index).max()) if len(self.index) else 0
+
+    def sizes(self) -> pa.Array:
+        """The number of rows."""
+        return pa.array(np.bincount(self.index, minlength=self.count), pa.int64())
+
+    def counts(self, values: pa.Array) -> pa.Array:
+        """The number of values."""
+        if not values.null_count:
+            return self.sizes()
+        present = self.index[np.asarray(values.is_valid())]
+        return pa.array(np.bincount(present, minlength=self.count), pa.int64())
+
+    def sum(self, values: pa.Array) -> pa.Array:
+        """The sum of the values."""
+        return self._aggregate(values, "sum")
+
+    def min(self, values: pa.Array) -> pa.Array:
+        """The least value; NaN is greater than any number."""
+        return self._extreme(values, "min")
+
+    def max(self, values: pa.Array) -> pa.Array:
+        """The greatest value; NaN is greater than any number."""
+        return self._extreme(values, "max")
+
+    def first(self, values: pa.Array, by: pa.Array) -> pa.Array:
+        """The value, or null, of the row that comes first by another column."""
+        return values.take(self._ends(by, last=False))
+
+    def last(self, values: pa.Array, by: pa.Array) -> pa.Array:
+        """The value, or null, of the row that comes last by another column."""
+        return values.take(self._ends(by, last=True))
+
+    def lists(self, values: pa.Array) -> pa.Array:
+        """The values, in order, as lists; an empty list where there is none."""
+        valid = np.flatnonzero(np.asarray(values.is_valid()))
+        order = valid[np.argsort(self.index[valid], kind="stable")]
+        sizes = np.bincount(self.index[valid], minlength=self.count)
+        return _lists(sizes, values.take(pa.array(order)))
+
+    def joined(self, lists: pa.Array) -> pa.Array:
+        """The lists of all rows, joined in order."""
+        order = np.argsort(self.index, kind="stable")
+        ordered = lists.take(pa.array(order))
+        lengths = ordered.value_lengths().fill_null(0).to_numpy()
+        sizes = np.bincount(self.index[order], weights=lengths, minlength=self.count)
+        return _lists(sizes.astype(np.int64), ordered.flatten())
+
+    def _extreme(self, values: pa.Array, which: str) -> pa.Array:
+        kind = values.type
+        is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+        if not is_number and pa.types.is_floating(kind):
+            is_number = not pc.any(pc.is_nan(values)).as_py()
+        if is_number or pa.types.is_temporal(kind):
+            return self._aggregate(values, which)
+        return values.take(self._ends(values, last=which == "max"))
+
+    def _ends(self, by: pa.Array, *, last: bool) -> pa.Array:
+        """The number of the first or last row of every group, in the order of a column."""
+        valid = np.flatnonzero(np.asarray(by.is_valid()))
+        order = valid[pc.sort_indices(by.take(pa.array(valid))).to_numpy()]
+        if last:
+            order = order[::-1]
+        groups, positions = np.unique(self.index[order], return_index=True)
+        return self._placed(groups, pa.array(order[positions]))
+
+    def _aggregate(self, values: pa.Array, function: str) -> pa.Array:
+        table = pa.table([pa.array(self.index), values], ["group", "value"])
+        result = table.group_by("group", use_threads=False).aggregate([("value", function)])
+        groups = result["group"].to_numpy()
+        column = result[f"value_{function}"].combine_chunks()
+        order = np.argsort(groups)
+        return self._placed(groups[order], column.take(pa.array(order)))
+
+    def _placed(self, groups: npt.NDArray[np.int64], values: pa.Array) -> pa.Array:
+        """Values of some groups, in order, as values of all groups."""
+        if len(groups) == self.count:
+            return values
+        where = np.full(self.count, -1, np.int64)
+        where[groups] = np.arange(len(groups))
+        return values.take(pa.array(where, mask=where < 0))
+
+
+def _lists(sizes: npt.NDArray[np.int64], values: pa.Array) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
 
 _MOST_LONG = (1 << 63) - 1
 _MOST_DECIMAL = 10**38 - 1
@@ -524,3 +657,227 @@ def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         y = 0.5 * y
         z = z - (1 - x) ** 2 * y
     return z / 3
+
+
+ACCUMULATORS = "aggregates"
+"""Name of the state of an aggregation: a row with the accumulator of every aggregate."""
+_KEY = "key"
+"""Name of the column that a key function's keys become."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Turns elements into one row per key: the key, and the accumulators of its elements.
+
+    Attributes:
+        key: How the elements get their key.
+        aggregates: By name.
+        type: Of its rows.
+    """
+
+    key: KeySpec
+    aggregates: Mapping[str, Aggregate]
+    type: RowTypeInfo
+
+    def combine(
+        self, batch: pa.RecordBatch, keys: pa.Array, index: npt.NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        groups = Groups(index, len(keys))
+        columns = key_columns(keys, self.key)
+        for aggregate in self.aggregates.values():
+            inputs = [batch.column(name) for name in aggregate.columns]
+            with naming_keys(keys):
+                columns.append(aggregate.combine(groups, *inputs))
+        return record_batch(columns, self.type)
+
+
+class Aggregation(KeyedBatchFunction):
+    """Merges what combinations give into the accumulators of its keys.
+
+    It gives one row per key that has changed: the key, and the result of every aggregate.
+    """
+
+    def __init__(
+        self,
+        key: KeySpec,
+        aggregates: Mapping[str, Aggregate],
+        accumulators: RowTypeInfo,
+        type: RowTypeInfo,
+    ) -> None:
+        self.key = key
+        self.aggregates = aggregates
+        self.accumulators = accumulators
+        self.type = type
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        descriptor = ValueStateDescriptor[Any](ACCUMULATORS, self.accumulators)
+        self.state = runtime_context.get_state(
+            descriptor.accumulated_by(definitions(self.aggregates))
+        )
+
+    def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.RecordBatch:
+        count = len(state.keys)
+        index = np.concatenate([np.arange(count), state.index])
+        before = state.read(self.state).flatten()
+        both = [
+            pa.concat_arrays([old, batch.column(name)])
+            for name, old in zip(self.aggregates, before, strict=True)
+        ]
+        with naming_keys(state.keys):
+            merged = merge_accumulators(self.aggregates, both, index, count)
+        results = results_of(self.aggregates, merged)
+        fields = list(self.accumulators.arrow())
+        state.write(self.state, pa.StructArray.from_arrays(merged, fields=fields))
+        return record_batch([*key_columns(state.keys, self.key), *results], self.type)
+
+
+def plan_aggregation(
+    input_type: TypeInfo, key: KeySpec, aggregates: Mapping[str, Aggregate]
+) -> tuple[Combination, Aggregation]:
+    """Check a declared aggregation, and divide it.
+
+    Raises:
+        PlanError: It names columns that are not there, or cannot be aggregated.
+    """
+    columns = dict(stream_columns(input_type))
+    keys = key.columns if key.function is None else (_KEY,)
+    states: list[TypeInfo] = []
+    results: list[TypeInfo] = []
+    if not aggregates:
+        raise PlanError("aggregate needs at least one aggregate, such as n=count()")
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise PlanError(
+                f"aggregate: {name}={aggregate!r:.80} is no aggregate; write for example "
+                f"{name}=count() or {name}=sum_of('amount')"
+            )
+        if name in keys:
+            raise PlanError(f"aggregate: {name!r} is the name of the key; choose another")
+        missing = [column for column in aggregate.columns if column not in columns]
+        if missing:
+            raise PlanError(
+                f"aggregate: {name}: there is no column {missing[0]!r}; there are {list(columns)}"
+            )
+        try:
+            state, result = aggregate.types(*(columns[column] for column in aggregate.columns))
+        except PlanError as e:
+            raise PlanError(f"aggregate: {name}: {e}") from None
+        states.append(state)
+        results.append(result)
+    names = tuple(aggregates)
+    combined = RowTypeInfo((*keys, *names), (*key.types, *states))
+    output = RowTypeInfo((*keys, *names), (*key.types, *results))
+    merged = replace(key, columns=keys, function=None)
+    return (
+        Combination(key, dict(aggregates), combined),
+        Aggregation(merged, dict(aggregates), RowTypeInfo(names, tuple(states)), output),
+    )
+
+
+def definitions(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    """What makes the accumulators of each aggregate, which is stored with them."""
+    return {name: aggregate.definition() for name, aggregate in aggregates.items()}
+
+
+def merge_accumulators(
+    aggregates: Mapping[str, Aggregate],
+    columns: Sequence[pa.Array],
+    index: npt.NDArray[np.int64],
+    count: int,
+) -> list[pa.Array]:
+    """The accumulators of every aggregate, one for each group of rows."""
+    merged = []
+    for aggregate, column in zip(aggregates.values(), columns, strict=True):
+        # What an aggregate that is new in this program has seen so far is null.
+        groups = Groups(index[np.asarray(column.is_valid())], count)
+        merged.append(aggregate.merge(groups, column.drop_null()).cast(column.type))
+    return merged
+
+
+def results_of(
+    aggregates: Mapping[str, Aggregate], accumulators: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """What comes out of every aggregate."""
+    pairs = zip(aggregates.values(), accumulators, strict=True)
+    return [aggregate.result(column) for aggregate, column in pairs]
+
+
+def key_columns(keys: pa.Array, key: KeySpec) -> list[pa.Array]:
+    """The columns of keys."""
+    return [keys] if len(key.types) == 1 else keys.flatten()
+
+
+def record_batch(columns: list[pa.Array], type_: RowTypeInfo) -> pa.RecordBatch:
+    """A batch of a type, of columns that may be narrower."""
+    schema = stream_schema(type_)
+    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(cast, schema=schema)
+
+
+_NUMBERS = ("byte", "short", "int", "long", "float", "double", "big_int")
+
+
+class RollingAggregate(ReduceFunction):
+    """Reduces elements by one of their fields; null is no value.
+
+    Args:
+        method: ``sum``, ``min``, ``max``, ``min_by`` or ``max_by``.
+        position: The name of the field, or its number; 0 for elements that are no rows.
+        type: Of the elements.
+    """
+
+    def __init__(self, method: str, position: int | str, type: TypeInfo) -> None:
+        self._method = method
+        self._type = type
+        self._index = _field(method, position, type)
+        field = type.types[self._index] if isinstance(type, RowTypeInfo) else type
+        if not _fits(method, field):
+            kind = "added up" if method == "sum" else "compared"
+            raise PlanError(f"{method}: values of {field} cannot be {kind}; choose another field")
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        one = self._value(value1)
+        two = self._value(value2)
+        if self._method in ("min_by", "max_by"):
+            return value2 if self._wins(two, one) else value1
+        if self._method == "sum":
+            total = two if one is None else one if two is None else one + two
+        else:
+            total = two if self._wins(two, one) else one
+        if not isinstance(self._type, RowTypeInfo):
+            return total
+        fields = list(row_values(value1, self._type))
+        fields[self._index] = total
+        return tuple(fields)
+
+    def _value(self, element: Any) -> Any:
+        if not isinstance(self._type, RowTypeInfo):
+            return element
+        return row_values(element, self._type)[self._index]
+
+    def _wins(self, new: Any, old: Any) -> bool:
+        """Whether a new value takes the place of the old one; of equal ones the first stays."""
+        if new is None or old is None:
+            return new is not None
+        return bool(new < old if self._method in ("min", "min_by") else new > old)
+
+
+def _field(method: str, position: int | str, type_: TypeInfo) -> int:
+    if not isinstance(position, int | str) or isinstance(position, bool):
+        raise PlanError(f"{method} takes the name or the number of a field, got {position!r:.40}")
+    names = type_.names if isinstance(type_, RowTypeInfo) else ()
+    if isinstance(position, str) and position in names:
+        return names.index(position)
+    if isinstance(position, int) and 0 <= position < max(len(names), 1):
+        return position
+    if not names:
+        raise PlanError(f"{method}: elements of {type_} have no fields; leave {position!r} out")
+    raise PlanError(f"{method}: there is no field {position!r}; there are {list(names)}")
+
+
+def _fits(method: str, type_: TypeInfo) -> bool:
+    if isinstance(type_, DecimalTypeInfo):
+        return True
+    if not isinstance(type_, BasicTypeInfo):
+        return False
+    return type_.name in _NUMBERS if method == "sum" else type_.name != "pickled"

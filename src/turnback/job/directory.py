@@ -40,9 +40,8 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import check_job_name, path_segment
-from turnback.job.replay import Replays
-from turnback.job.run import ProcessId
-from turnback.job.started import StartedProgram
+from turnback.job.catalog import Replays
+from turnback.job.run import ProcessId, StartedProgram
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
 from turnback.storage.base import Storage, claim

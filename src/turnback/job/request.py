@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import ConfigurationError, NotFoundError
 from turnback.core.ids import check_id, check_printable
 from turnback.job.catalog import SavepointCatalog, SavepointEntry

@@ -18,7 +18,7 @@ from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunE
 from turnback.launch.program import run_script
 
 if TYPE_CHECKING:
-    from turnback.api.launched import ProgramPlanned
+    from turnback.api.environment import ProgramPlanned
     from turnback.operations.compaction import CompactedTables
     from turnback.operations.transactions import Settled
     from turnback.sinks.base import Sink
@@ -126,7 +126,7 @@ def _sinks(program: ProgramPlanned) -> dict[str, Sink]:
 
 def main(path: str, task: str, *words: str) -> int:
     """Do a task with the program that the launch in a directory names."""
-    from turnback.api.launched import ProgramPlanned
+    from turnback.api.environment import ProgramPlanned
 
     run = RunDirectory(path)
     launch = run.launch()

@@ -30,9 +30,8 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.core.units import describe_exit, format_duration
-from turnback.job.alerts import JobWatch
+from turnback.job.alerts import Hooks, JobWatch
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.hooks import Hooks
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
 from turnback.job.run import (

@@ -17,7 +17,7 @@ from turnback.core.errors import (
 )
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB
-from turnback.operations.garbage_files import why_in_use
+from turnback.operations.garbage import why_in_use
 from turnback.operations.transactions import list_transactions
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import open_snapshot, resume_point

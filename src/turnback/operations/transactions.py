@@ -29,7 +29,7 @@ from turnback.core.errors import (
     SinkError,
     TurnbackError,
 )
-from turnback.driver.matched import abandoned_output
+from turnback.driver.restore_plan import abandoned_output
 from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.liveness import liveness_of

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from turnback.functions.key_spec import KeySpec
-from turnback.plan.dead_letters import ErrorPolicy
-from turnback.plan.malformed import MalformedPolicy
+from turnback.functions.partitioning import KeySpec
+from turnback.plan.bad_records import ErrorPolicy, MalformedPolicy
 from turnback.plan.sources import OpenLagReader, WatchedFiles
 from turnback.values.typeinfo import TypeInfo
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import xxhash
 
 from turnback.core.errors import PlanError
-from turnback.plan.malformed import plain_path
+from turnback.plan.bad_records import plain_path
 
 
 @dataclass(frozen=True)

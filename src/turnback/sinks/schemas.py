@@ -9,9 +9,8 @@ from typing import Any, Self
 import msgspec
 
 from turnback.core.errors import ConfigurationError
-from turnback.values.columns import Batch
+from turnback.values.columns import Batch, json_column
 from turnback.values.hints import as_type
-from turnback.values.plain_values import json_column
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 
 Payloads = list[bytes | None]

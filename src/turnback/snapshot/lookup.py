@@ -198,7 +198,7 @@ def key_rows(
     import pyarrow.compute as pc
 
     from turnback.snapshot.table import ROWS
-    from turnback.state.expiring import update_times
+    from turnback.state.expiry import update_times
 
     schema = state.schema
     stored = snapshot.rows(state)

@@ -22,11 +22,12 @@ from turnback.functions.broadcast import BroadcastOperator
 from turnback.functions.descriptors import StateDescriptor, ValueStateDescriptor
 from turnback.functions.operator_state import BroadcastStateDescriptor, CheckpointedFunction
 from turnback.plan.graph import REDUCED, NodeKind
-from turnback.plan.plan import Operator, Plan
-from turnback.plan.timers import (
+from turnback.plan.plan import (
     AHEAD,
     EVENT_TIMERS,
     PROCESSING_TIMERS,
+    Operator,
+    Plan,
     Rank,
     ahead_rank,
     ranks,
@@ -36,7 +37,7 @@ from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.schema import OPERATOR_KINDS, KeySchema
 from turnback.state.subtasks import SUBTASK_KEY
-from turnback.timing.window_join import WindowJoinOperator
+from turnback.timing.joins import WindowJoinOperator
 from turnback.timing.window_operator import (
     ALARMS,
     ELEMENTS,

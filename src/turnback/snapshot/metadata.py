@@ -12,16 +12,21 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from turnback.checkpoint.manifest import END_OF_TIME, LogFile, OperatorInfo, SourcePosition
-from turnback.checkpoint.redriven import Redriven
-from turnback.config.savepoints import SavepointFormat
+from turnback.checkpoint.manifest import (
+    END_OF_TIME,
+    LogFile,
+    OperatorInfo,
+    Redriven,
+    SourcePosition,
+)
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     UNDECODABLE,
     CorruptFileError,
     FormatVersionError,
     StorageError,
 )
-from turnback.job.started import StartedProgram
+from turnback.job.run import StartedProgram
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.base import split_path

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.elements import decode_elements
-from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import SinkIdentity
 from turnback.sinks.staged_elements import StagedFiles, StagedPart
 from turnback.sinks.write_ahead import StagedOutput, VersionRecords, WriteAheadSink
 from turnback.spark.session import spark_session

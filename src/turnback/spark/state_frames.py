@@ -27,7 +27,7 @@ from turnback.snapshot.writer import (
     StateWriter,
     copy_source_log,
 )
-from turnback.spark.plans import only_reads
+from turnback.spark.internals import only_reads
 from turnback.spark.worker import map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import pickle
@@ -11,27 +12,71 @@ import stat
 import sys
 import threading
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
 from turnback.driver.engine import Task
-from turnback.spark.orders import read_order
+from turnback.state.files import StorageRef, storage_of
 from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
-from turnback.worker.message import TaskName, decode_error, encode_error
+from turnback.worker.message import (
+    Order,
+    TaskName,
+    decode_error,
+    decode_order,
+    encode_error,
+    encode_order,
+)
 from turnback.worker.program import load_program
+
+LARGE = 1 << 20
+_PROPERTY = "turnback.order."
+
+
+@contextmanager
+def send_orders(context: SparkContext, orders: Sequence[Order]) -> Iterator[None]:
+    """Give orders, one per level, to the tasks of the Spark jobs that this thread runs."""
+    with ExitStack() as undo:
+        for level, order in enumerate(orders):
+            key = f"{_PROPERTY}{level}"
+            text = encode_order(order)
+            if len(text) > LARGE and not order.storage.inline:
+                storage = storage_of(order.storage)
+                path = f"state/{order.attempt}/order-{uuid.uuid4().hex}"
+                storage.put(path, text.encode())
+                undo.callback(storage.delete, path)
+                text = json.dumps({"path": path, **vars(order.storage)})
+            undo.callback(context.setLocalProperty, key, None)  # type: ignore[arg-type]
+            context.setLocalProperty(key, text)
+        yield
+
+
+def read_order(context: TaskContext, level: int) -> Order:
+    """The order for the tasks of a level, in one of them."""
+    text = context.getLocalProperty(f"{_PROPERTY}{level}")
+    assert text is not None, "this task was started by another query"
+    return _read_file(text) if text.startswith("{") else decode_order(text)
+
+
+@lru_cache(maxsize=4)
+def _read_file(text: str) -> Order:
+    reference = json.loads(text)
+    path = reference.pop("path")
+    return decode_order(storage_of(StorageRef(**reference)).get(path).decode())
+
 
 T_co = TypeVar("T_co", covariant=True)
 Batches = Iterator[pa.RecordBatch]

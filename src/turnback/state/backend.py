@@ -7,7 +7,7 @@ from typing import Any
 from turnback.core.errors import PlanError, StateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.state.delta import DeltaBuilder
-from turnback.state.expiring import (
+from turnback.state.expiry import (
     ExpiringAggregatingState,
     ExpiringListState,
     ExpiringMapState,
@@ -25,6 +25,7 @@ from turnback.state.schema import (
     state_prefix,
 )
 from turnback.state.stores import LocalStore
+from turnback.state.time_order import WaitingState
 from turnback.state.values import (
     AggregatingState,
     MutableValueState,
@@ -32,8 +33,7 @@ from turnback.state.values import (
     SingleState,
     value_state_class,
 )
-from turnback.state.waiting import WaitingState
-from turnback.values.declared import is_flat
+from turnback.values.declarations import is_flat
 from turnback.values.keys import KeyCodec
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import TypeInfo

@@ -31,7 +31,7 @@ from turnback.state.delta import (
     open_delta,
     write_delta,
 )
-from turnback.state.expiring import Expired, Limits
+from turnback.state.expiry import Expired, Limits
 from turnback.state.files import StateFile, in_order
 from turnback.state.replica import check_compatible, select
 from turnback.state.schema import LONGEST, SINGLE_KINDS, StateSchema, component

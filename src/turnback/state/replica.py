@@ -20,7 +20,7 @@ from turnback.core.errors import (
     StateError,
 )
 from turnback.state.delta import ReadFile, open_delta
-from turnback.state.expiring import expired_keys
+from turnback.state.expiry import expired_keys
 from turnback.state.files import StateFile, in_order
 from turnback.state.rocks_store import RocksStore, remove_store
 from turnback.state.schema import (

@@ -7,7 +7,7 @@ wrapped in the full bytes. In waiting state 8 bytes of time come before the key 
 entries lie in the order of their times.
 
 Values of a state with a time to live begin with 8 bytes, the time of their last update, in state
-files and in stores; see `turnback.state.expiring`.
+files and in stores; see `turnback.state.expiry`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from turnback.core.errors import UnsupportedTypeError
 from turnback.values.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:
-    from turnback.functions.descriptors import StateDescriptor
-    from turnback.functions.ttl import StateTtlConfig
+    from turnback.functions.descriptors import StateDescriptor, StateTtlConfig
     from turnback.values.keys import KeyCodec
 
 WAITING = "waiting"

@@ -10,9 +10,9 @@ from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
 from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateSchema, state_prefix
+from turnback.values.codegen import generate
 from turnback.values.coerce import short_repr
-from turnback.values.declared import declared_value, is_flat, sufficient_class, value_test
-from turnback.values.generated import generate
+from turnback.values.declarations import declared_value, is_flat, sufficient_class, value_test
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import TypeInfo
 

@@ -1,8 +1,8 @@
 from .conformance import SinkPromiseBroken, SinkReport, check_sink
 from .engine import LocalEngine
 from .harness import DriverCrash, JobHarness
+from .protocol_run import Promise
 from .streams import source
-from .trial import Promise
 
 __all__ = [
     "DriverCrash",

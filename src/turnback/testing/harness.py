@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from turnback.api.environment import StreamExecutionEnvironment
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
 from turnback.driver.job import JobReport
 from turnback.job.directory import STATUS, JobDirectory
+from turnback.testing.crash_points import POINTS
 from turnback.testing.engine import LocalDriver, LocalEngine
-from turnback.testing.points import POINTS
 from turnback.testing.streams import Outputs, Pushes, newest_state, unknown
 
 ProgramBuilder = Callable[[StreamExecutionEnvironment], object]

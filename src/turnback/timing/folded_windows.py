@@ -8,19 +8,44 @@ fires is found without a search.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from math import gcd
 from typing import Any
 
-from turnback.core.errors import StateError
-from turnback.functions.base import Function, ProcessWindowFunction, RuntimeContext
+import numpy as np
+import pyarrow as pa
+
+from turnback.core.errors import PlanError, StateError
+from turnback.functions.aggregates import (
+    Aggregate,
+    Combination,
+    Groups,
+    definitions,
+    key_columns,
+    merge_accumulators,
+    naming_keys,
+    plan_aggregation,
+    record_batch,
+    results_of,
+)
+from turnback.functions.base import (
+    AggregateFunction,
+    Function,
+    ProcessWindowFunction,
+    RuntimeContext,
+    WindowFunction,
+)
 from turnback.functions.descriptors import WaitingStateDescriptor
-from turnback.functions.event_time import MIN_TIME
+from turnback.functions.event_time import FURTHEST_TIME, MIN_TIME
+from turnback.functions.partitioning import KeySpec
 from turnback.timing.triggers import EventTimeTrigger
 from turnback.timing.window_operator import WINDOWS, Folding, WindowPlan
 from turnback.timing.window_state import UNFORESEEN, WindowStates, keeps_window_state
 from turnback.timing.windows import AlignedWindows, TimeWindow, WindowAssigner
+from turnback.values.coerce import row_values
+from turnback.values.columns import from_column, stream_columns, to_column
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 
 PANE_START = "window_start"
@@ -172,3 +197,228 @@ class Panes:
 
     def _grid(self) -> int:
         return self.offset + self.size - 1
+
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+"""The columns that tell the bounds of a window."""
+
+Times = np.ndarray[Any, np.dtype[np.int64]]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class WindowCombination(Combination):
+    """Turns elements into rows of the key, the pane, and the accumulators of its elements.
+
+    Attributes:
+        panes: How windows are cut.
+        assigner: The windows.
+    """
+
+    panes: Panes
+    assigner: WindowAssigner
+
+    def over(self, panes: Times, watermarks: Times) -> Times:
+        """The last window of each pane that has ended at a watermark, `MIN_TIME` if none has."""
+        first = self.panes.first_window(panes)
+        last = self.panes.window_before(np.maximum(watermarks, first))
+        over: Times = np.where(watermarks >= first, last, MIN_TIME)
+        return over
+
+    def combine_panes(
+        self, batch: pa.RecordBatch, keys: pa.Array, panes: Times, index: Any
+    ) -> pa.RecordBatch:
+        """The rows of groups of elements, of which keys and panes are given."""
+        groups = Groups(index, len(keys))
+        columns = [*key_columns(keys, self.key), pa.array(self.panes.start(panes))]
+        for aggregate in self.aggregates.values():
+            inputs = [batch.column(name) for name in aggregate.columns]
+            with naming_keys(keys):
+                columns.append(aggregate.combine(groups, *inputs))
+        return record_batch(columns, self.type)
+
+
+class WindowAggregation(PaneFunction):
+    """Merges what combinations give into panes, and panes into windows.
+
+    It gives one row per key and window: the key, the bounds, and the result of every aggregate.
+    """
+
+    in_order = False
+
+    def __init__(
+        self,
+        key: KeySpec,
+        aggregates: Mapping[str, Aggregate],
+        accumulators: RowTypeInfo,
+        type: RowTypeInfo,
+        panes: Panes,
+    ) -> None:
+        self.key = key
+        self.aggregates = aggregates
+        self.accumulators = accumulators
+        self.type = type
+        self.panes = panes
+
+    def folded_type(self) -> TypeInfo:
+        return self.accumulators
+
+    def definition(self) -> dict[str, str]:
+        return definitions(self.aggregates)
+
+    def merge(self, columns: Sequence[pa.Array], index: Any, keys: pa.Array) -> list[pa.Array]:
+        """The accumulators of groups of rows; each group has a key."""
+        with naming_keys(keys):
+            return merge_accumulators(self.aggregates, columns, index, len(keys))
+
+    def results(
+        self, keys: pa.Array, windows: Times, accumulators: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
+        """What comes out of windows, which are given by their last milliseconds."""
+        ends = windows + 1
+        starts = ends - self.panes.size
+        # At the ends of time, where global windows are, there is no timestamp for a bound.
+        unbound = (ends > FURTHEST_TIME) | (starts < -FURTHEST_TIME)
+        bounds = [
+            pa.array(np.where(unbound, 0, each) * 1000, pa.int64(), mask=unbound).cast(
+                pa.timestamp("us", "UTC")
+            )
+            for each in (starts, ends)
+        ]
+        results = results_of(self.aggregates, accumulators)
+        return record_batch([*key_columns(keys, self.key), *bounds, *results], self.type)
+
+
+class DeclaredAggregates(AggregateFunction):
+    """Declared aggregates as a function of one element after the other.
+
+    For windows whose elements cannot be combined first, because of what may happen between two.
+    """
+
+    def __init__(
+        self, element_type: TypeInfo, aggregates: Mapping[str, Aggregate], accumulators: RowTypeInfo
+    ) -> None:
+        self._element_type = element_type
+        self._aggregates = aggregates
+        self._types = accumulators.types
+
+    def create_accumulator(self) -> Any:
+        return (None,) * len(self._types)
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        kind = self._element_type
+        one = Groups(np.zeros(1, np.int64), 1)
+        values = row_values(value, kind) if isinstance(kind, RowTypeInfo) else (value,)
+        element = {
+            name: to_column([each], type_)
+            for (name, type_), each in zip(stream_columns(kind), values, strict=True)
+        }
+        combined = [
+            aggregate.combine(one, *(element[name] for name in aggregate.columns))
+            for aggregate in self._aggregates.values()
+        ]
+        return self._merged(self._columns(accumulator), combined)
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return self._merged(self._columns(acc_a), self._columns(acc_b))
+
+    def get_result(self, accumulator: Any) -> list[pa.Array]:
+        """Columns of one value each."""
+        return results_of(self._aggregates, self._columns(accumulator))
+
+    def _columns(self, accumulator: Any) -> list[pa.Array]:
+        return [to_column([each], t) for each, t in zip(accumulator, self._types, strict=True)]
+
+    def _merged(self, one: Sequence[pa.Array], other: Sequence[pa.Array]) -> Any:
+        pairs = zip(one, other, strict=True)
+        both = [pa.concat_arrays([first, second.cast(first.type)]) for first, second in pairs]
+        merged = merge_accumulators(self._aggregates, both, np.zeros(2, np.int64), 1)
+        return tuple(from_column(c, t)[0] for c, t in zip(merged, self._types, strict=True))
+
+
+class DeclaredRow(WindowFunction):
+    """Makes the row of a window: the key, the bounds, and the result of every aggregate."""
+
+    def __init__(self, type: RowTypeInfo, results: int) -> None:
+        self._keys = len(type.types) - results - 2
+        self._results = type.types[self._keys + 2 :]
+
+    def apply(self, key: Any, window: TimeWindow, inputs: Any) -> Iterator[Any]:
+        (results,) = inputs
+        keys = (key,) if self._keys == 1 else tuple(key)
+        is_unbound = window.end > FURTHEST_TIME or window.start < -FURTHEST_TIME
+        bounds = (None, None) if is_unbound else map(_instant, window)
+        values = (
+            from_column(column.cast(kind.arrow()), kind)[0]
+            for column, kind in zip(results, self._results, strict=True)
+        )
+        yield (*keys, *bounds, *values)
+
+
+def _fires_once(plan: WindowPlan) -> bool:
+    """Whether each window fires when its end has come, and late elements leave no trace."""
+    plain = type(plan.trigger) is EventTimeTrigger and plan.evictor is None
+    return plain and not plan.lateness_ms and plan.late is None
+
+
+def _instant(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+@dataclass(frozen=True)
+class DeclaredWindows:
+    """A declared aggregation in windows, in both of the ways in which it can be run.
+
+    Attributes:
+        type: Of what comes out.
+        plan: To aggregate one element after the other.
+        combined: To combine elements first; None where that is not possible.
+    """
+
+    type: RowTypeInfo
+    plan: WindowPlan
+    combined: tuple[WindowCombination, WindowAggregation] | None
+
+
+def plan_window_aggregation(
+    plan: WindowPlan, key: KeySpec, aggregates: Mapping[str, Aggregate]
+) -> DeclaredWindows:
+    """Check a declared aggregation in windows.
+
+    Raises:
+        PlanError: It names columns that are not there, or cannot be aggregated.
+    """
+    combination, aggregation = plan_aggregation(plan.element_type, key, aggregates)
+    keys = aggregation.key.columns
+    for name in (WINDOW_START, WINDOW_END):
+        if name in keys or name in aggregates:
+            raise PlanError(
+                f"aggregate: {name!r} is what a bound of the window is called; choose another name "
+                f"for the {'column of the key' if name in keys else 'aggregate'}"
+            )
+    states = aggregation.accumulators
+    results = aggregation.type.types[len(keys) :]
+    bounds = (Types.INSTANT(), Types.INSTANT())
+    names = (*keys, WINDOW_START, WINDOW_END, *aggregates)
+    type_ = RowTypeInfo(names, (*key.types, *bounds, *results))
+    function = DeclaredAggregates(plan.element_type, combination.aggregates, states)
+    by_element = replace(
+        plan,
+        folding=Folding(states, aggregate=function, definition=definitions(combination.aggregates)),
+        function=DeclaredRow(type_, len(results)),
+    )
+    panes = Panes.of(plan.assigner)
+    if panes is None or not _fires_once(plan):
+        return DeclaredWindows(type_, by_element, None)
+    combined = RowTypeInfo(
+        (*keys, PANE_START, *aggregates), (*key.types, Types.LONG(), *states.types)
+    )
+    return DeclaredWindows(
+        type_,
+        by_element,
+        (
+            WindowCombination(key, combination.aggregates, combined, panes, plan.assigner),
+            WindowAggregation(aggregation.key, combination.aggregates, states, type_, panes),
+        ),
+    )

@@ -16,6 +16,7 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from turnback.core.errors import ConfigurationError, NullKeyError, PlanError
+from turnback.values.codegen import generate
 from turnback.values.coerce import (
     NoneType,
     coercer,
@@ -24,7 +25,6 @@ from turnback.values.coerce import (
     row_values,
     short_repr,
 )
-from turnback.values.generated import generate
 from turnback.values.row import row_class
 from turnback.values.serializer import Serializer, int_to_bytes
 from turnback.values.typeinfo import (

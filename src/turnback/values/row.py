@@ -9,8 +9,8 @@ from itertools import repeat
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from turnback.values.codegen import generate
 from turnback.values.coerce import row_values
-from turnback.values.generated import generate
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 
 _new = tuple.__new__

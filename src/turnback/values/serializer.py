@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from turnback.core.errors import ElementTypeError
+from turnback.values.codegen import generate
 from turnback.values.coerce import INT_RANGES, coercer, in_field, row_arranger, type_mismatch
-from turnback.values.generated import generate
 from turnback.values.row import row_builder, row_class
 from turnback.values.typeinfo import (
     BASIC,

@@ -10,8 +10,8 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
+from turnback.config.checkpointing import SavepointFormat, SavepointSettings
 from turnback.config.options import SPARK_PREFIX
-from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     ConfigurationError,
@@ -22,16 +22,17 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.masking import mask_arguments, mask_text, mask_value
-from turnback.job.catalog import SavepointCatalog, SavepointEntry
+from turnback.job.catalog import SavepointCatalog, SavepointEntry, SavepointReplay
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.liveness import Liveness, is_terminal, liveness_of
-from turnback.job.replay import SavepointReplay
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram
+from turnback.job.throughput import condense, read_throughput, width_at
 from turnback.snapshot.find import find_snapshot
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
+from turnback.storage.base import Storage
 from turnback.storage.locations import display_path, is_directory_of, last_segment
 from turnback.views import model
 from turnback.views.history import (
@@ -41,16 +42,60 @@ from turnback.views.history import (
     grouped_failures,
     read_attempts,
 )
-from turnback.views.model import OperatorNode
+from turnback.views.model import OperatorNode, View
 from turnback.views.snapshots import savepoint_rows
-from turnback.views.summary import (
-    UNREADABLE,
-    Observation,
-    observe,
-    operators,
-    state_names,
-)
-from turnback.views.throughput import ThroughputHistory, throughput_history
+from turnback.views.summary import UNREADABLE, Observation, observe, operators, state_names
+
+
+class ThroughputPoint(View, frozen=True, kw_only=True):
+    """What a job did in some seconds or minutes.
+
+    Attributes:
+        start_ms: When these begin, by the driver's clock.
+        in_per_s: Elements that the sources gave in a second, on average.
+        out_per_s: Elements that the sinks were given.
+        lag: Records that the sources had not processed at the end; None if that was not known.
+    """
+
+    start_ms: int
+    in_per_s: float
+    out_per_s: float
+    lag: int | None = None
+
+
+class ThroughputHistory(View, frozen=True, kw_only=True):
+    """How fast a job was, also before this attempt and before this driver.
+
+    Elements that a restart has processed again are counted again.
+
+    Attributes:
+        step_ms: How long the time of each point is.
+        points: Oldest first, without times in which the job did not run.
+    """
+
+    step_ms: int
+    points: tuple[ThroughputPoint, ...] = ()
+
+
+def throughput_history(
+    storage: Storage, job_id: str, minutes: int, now_ms: int
+) -> ThroughputHistory:
+    """Return how fast a job was in the last minutes; raises as `read_throughput` does."""
+    since = now_ms - minutes * 60_000
+    step = width_at(minutes * 60_000 - 1)
+    buckets = condense(read_throughput(storage, job_id), now_ms, step)
+    points = tuple(
+        ThroughputPoint(
+            start_ms=each.start_ms,
+            in_per_s=round(each.records_in * 1000 / each.span_ms, 2),
+            out_per_s=round(each.records_out * 1000 / each.span_ms, 2),
+            lag=each.lag,
+        )
+        for each in buckets
+        if each.start_ms > since - step
+    )
+    return ThroughputHistory(step_ms=step, points=points)
+
 
 ENDED = ("COMPLETED", "FAILED")
 """The states of a request that has its result."""

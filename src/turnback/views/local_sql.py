@@ -82,7 +82,7 @@ def query(snapshot: Snapshot, sql: str, most: int) -> tuple[list[str], list[list
         ConfigurationError: It does not only read, or is wrong.
         StorageError: A file is damaged or missing.
     """
-    from turnback.snapshot.draft import view_names
+    from turnback.snapshot.writer import view_names
 
     try:
         import duckdb

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from turnback.job.catalog import SavepointEntry
+from turnback.job.catalog import SavepointEntry, SavepointReplay
 from turnback.job.liveness import Process
-from turnback.job.replay import SavepointReplay
-from turnback.job.started import StartedProgram
+from turnback.job.run import StartedProgram
 from turnback.job.status import Lag, OperatorLoad, ProgramOperator, RestoreProgress
 from turnback.snapshot.snapshot import StateRow
 

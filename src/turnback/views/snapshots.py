@@ -15,10 +15,9 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.job.catalog import SavepointEntry
+from turnback.job.catalog import SavepointEntry, SavepointReplay
 from turnback.job.directory import JobDirectory
-from turnback.job.replay import SavepointReplay
-from turnback.job.started import StartedProgram
+from turnback.job.run import StartedProgram
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import METADATA, SavepointMetadata, decode
 from turnback.snapshot.snapshot import Snapshot, state_rows

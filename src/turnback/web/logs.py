@@ -2,17 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from turnback.launch.log_search import MOST_SEARCHED, Severity, search_log
 from turnback.views import model
 from turnback.web.api import Call, RequestError
+
+MOST_SEARCHED = 256 << 20
+"""So many bytes at the end of a log are searched."""
+_LONGEST_LINE = 16 << 10
+_LOOK_BACK = 64 << 10
+_LEVEL = re.compile(
+    rb"(?:[\d/:T,.+Z -]{8,40} )?\[?(TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b\]? *[ :]"
+    rb'|\{.{0,300}?"level": ?"([A-Z]+)"'
+)
+_TRACEBACK = b"Traceback (most recent call last):"
+_CHAINED = (b"The above exception was", b"During handling of the above", b"Caused by: ")
+
+
+class Severity(IntEnum):
+    """How much a line of a log matters."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+_LEVELS = {
+    b"TRACE": Severity.DEBUG,
+    b"DEBUG": Severity.DEBUG,
+    b"INFO": Severity.INFO,
+    b"WARN": Severity.WARNING,
+    b"WARNING": Severity.WARNING,
+}
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The last lines of what was looked at.
+
+    Attributes:
+        matches: How many lines match; `lines` are the last of them.
+        start: Where the search began, in bytes.
+        end: Where it ended, behind the last whole line: to go on from.
+        unended: Whether the last of the lines is still being written; it will be given again.
+    """
+
+    lines: tuple[str, ...]
+    matches: int
+    start: int
+    end: int
+    unended: bool
+
+
+def search_log(
+    path: Path,
+    most: int,
+    most_bytes: int,
+    *,
+    text: str = "",
+    level: Severity = Severity.DEBUG,
+    after: int = 0,
+    within: int = MOST_SEARCHED,
+) -> LogPart:
+    """Return the last lines that contain a text and are of a level, or of a higher one.
+
+    Upper and lower case are the same. Lines without a level are output of the program, which
+    counts as INFO, unless they are indented or part of a traceback: then they belong to the line
+    before them. A traceback is an ERROR.
+
+    Args:
+        path: The log.
+        most: So many lines at most.
+        most_bytes: And so many bytes of them.
+        text: What to look for.
+        level: The lowest level.
+        after: Where to begin, `LogPart.end` of the last time; from the beginning if the file is
+            shorter by now.
+        within: So many bytes at its end are looked at, at most.
+    """
+    matches_line = _matcher(text, level)
+    kept: deque[bytes] = deque()
+    size = matches = 0
+    unended = False
+    with path.open("rb") as file:
+        end = start = _first(file, after, within)
+        if start and level > Severity.DEBUG:
+            begin = max(start - _LOOK_BACK, 0)
+            file.seek(begin)
+            for line, at in _lines(file, begin):
+                if at > start:
+                    break
+                matches_line(line)  # so that it knows what the next line belongs to
+        file.seek(start)
+        for line, at in _lines(file, start):
+            is_whole = line.endswith(b"\n")
+            if is_whole:
+                end = at
+            if not matches_line(line):
+                continue
+            unended = not is_whole
+            matches += 1
+            kept.append(line)
+            size += len(line)
+            while len(kept) > most or size > most_bytes:
+                size -= len(kept.popleft())
+    lines = tuple(line.decode(errors="replace").rstrip("\r\n") for line in kept)
+    return LogPart(lines, matches, start, end, unended)
+
+
+def _matcher(text: str, level: Severity) -> Callable[[bytes], bool]:
+    """Return what tells of each line in turn whether it is looked for."""
+    wanted = text.lower().encode()
+    levels = _Levels()
+
+    def has_text(line: bytes) -> bool:
+        if wanted.isascii():
+            return wanted in line.lower()
+        return wanted in line.decode(errors="replace").lower().encode()
+
+    if level <= Severity.DEBUG:
+        return has_text
+    return lambda line: levels.of(line) >= level and has_text(line)
+
+
+def _first(file: BinaryIO, after: int, within: int) -> int:
+    """Return where the search begins: where it ended before, or at a line not too far back."""
+    size = file.seek(0, 2)
+    first = after if after <= size else 0
+    if size - first <= within:
+        return first
+    first = file.seek(size - within)
+    return next((at for _, at in _lines(file, first)), size)
+
+
+def _lines(file: BinaryIO, at: int) -> Iterator[tuple[bytes, int]]:
+    """Yield lines, each cut off where it is too long, and where in the file each ends."""
+    while line := file.readline(_LONGEST_LINE):
+        at += len(line)
+        if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+            rest = b""
+            while not rest.endswith(b"\n") and (rest := file.readline(_LONGEST_LINE)):
+                at += len(rest)
+            line += b" [...]\n" if rest.endswith(b"\n") else b" [...]"
+        yield line, at
+
+
+class _Levels:
+    """Tells the level of each line, one after the other."""
+
+    def __init__(self) -> None:
+        self._last = Severity.INFO
+        self._in_traceback = False
+
+    def of(self, line: bytes) -> Severity:
+        match = _LEVEL.match(line)
+        if match is not None:
+            self._in_traceback = False
+            self._last = _LEVELS.get(match[1] or match[2], Severity.ERROR)
+        elif line.startswith(_TRACEBACK):
+            self._in_traceback = True
+            self._last = Severity.ERROR
+        elif not (line[:1].isspace() or line.startswith(_CHAINED)):
+            if not self._in_traceback:
+                self._last = Severity.INFO
+            self._in_traceback = False  # this is its last line, which names the error
+        return self._last
+
 
 TEXT = "text/plain; charset=utf-8"
 LEVELS = tuple(level.name for level in Severity)

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_type_hints
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,12 +23,304 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import ConfigurationError
-from turnback.web import api
-from turnback.web.endpoints import ENDPOINTS, openapi
+from turnback.job.request import RequestKind
+from turnback.operations.deletion import Deleted
+from turnback.views.job import Job
+from turnback.views.model import JobSummary, RequestRow, SavepointRow
+from turnback.web import api, logs
+from turnback.web import api as views
+from turnback.web.api import JSON, PREFIX, Body, Call, Endpoint, ErrorAnswer, Parameter
 from turnback.web.guard import Guard
 from turnback.web.metrics import CONTENT_TYPE, exposition
 from turnback.web.site import Site
+
+_JOB = "/jobs/{job}"
+_FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)
+_TO = Parameter("to", "the later snapshot, likewise", required=True)
+_SNAPSHOT = Parameter("snapshot", "chk-N, latest or a savepoint's id", required=True)
+_UID = Parameter("uid", "the operator's uid", required=True)
+_STATE = Parameter("state", "the state's name", required=True)
+_KEY = Parameter("key", "only rows of this key, written in the key's type")
+_ONE_KEY = Parameter("key", "the key, written in its type", required=True)
+_AFTER = Parameter("after", "`next` of the page before")
+_LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
+_NEWEST = Parameter("limit", "newest at most; else all", int, least=1, most=1_000_000)
+_MINUTES = Parameter("minutes", "of the last so many minutes", int, most=10_080, default=30)
+_LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
+_TEXT = Parameter("text", "only lines that contain it, in upper or lower case")
+_LEVEL = Parameter("level", "only lines of this level or a higher one", choices=logs.LEVELS)
+_LOG_AFTER = Parameter(
+    "after", "only what came after it: `end` of the answer before", int, least=0, most=1 << 53
+)
+_REF = "#/components/schemas/{name}"
+
+
+class SavepointBody(Body, frozen=True):
+    """How a savepoint is to be taken; it goes to the configured directory."""
+
+    label: str | None = None
+    note: str | None = None
+    format: SavepointFormat | None = None
+
+
+class StopBody(Body, frozen=True):
+    """How a job is to stop.
+
+    Attributes:
+        savepoint: Whether it takes one first; as configured if left out.
+        drain: Whether event time first runs to its end.
+    """
+
+    savepoint: bool | None = None
+    drain: bool = False
+
+
+class CancelBody(Body, frozen=True):
+    """Whether a savepoint is taken before a job is cancelled."""
+
+    savepoint: bool = False
+
+
+class DeleteBody(Body, frozen=True):
+    """What is deleted with a job.
+
+    Attributes:
+        savepoints: Whether its savepoints go too.
+        job_id: The id of the job that is meant; one that took its name meanwhile is left alone.
+    """
+
+    savepoints: bool = False
+    job_id: str | None = None
+
+
+class NoBody(Body, frozen=True):
+    """Nothing has to be said."""
+
+
+def _take_savepoint(call: Call) -> RequestRow:
+    body: SavepointBody = call.body
+    return call.job.submit(
+        RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format
+    )
+
+
+def _stop(call: Call) -> RequestRow:
+    return call.job.submit(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
+
+
+def _cancel(call: Call) -> RequestRow:
+    return call.job.submit(RequestKind.CANCEL, savepoint=call.body.savepoint)
+
+
+def _delete(call: Call) -> Deleted:
+    return views.delete_job(call, savepoints=call.body.savepoints, job_id=call.body.job_id)
+
+
+def _get(path: str, doc: str, handle: Callable[[Call], object], *query: Parameter) -> Endpoint:
+    return Endpoint("GET", _JOB + path, doc, _answer(handle), handle, query)
+
+
+def _job(path: str, doc: str, read: Callable[[Job], object]) -> Endpoint:
+    return Endpoint("GET", _JOB + path, doc, _answer(read), lambda call: read(call.job))
+
+
+def _post(
+    path: str, doc: str, body: type[Body], handle: Callable[[Call], object], status: int = 202
+) -> Endpoint:
+    return Endpoint("POST", _JOB + path, doc, _answer(handle), handle, body=body, status=status)
+
+
+def _answer(function: Callable[..., object]) -> Any:
+    return get_type_hints(function)["return"]
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/about", "This dashboard.", views.About, views.about),
+    Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], lambda call: call.site.jobs.list()),
+    _job("", "A job and its graph.", Job.detail),
+    _get("/checkpoints", "The checkpoints of a job, with a summary.", views.checkpoints, _NEWEST),
+    _get(
+        "/throughput",
+        "How many records a second a job has processed, also before this attempt.",
+        views.throughput,
+        _MINUTES,
+    ),
+    _job("/savepoints", "The savepoints of a job, newest first.", Job.savepoints),
+    _get(
+        "/configuration",
+        "What a job runs with, and where each value comes from.",
+        views.configuration,
+    ),
+    _job("/exceptions", "What went wrong with a job, newest first.", Job.failures),
+    _get(
+        "/timeline",
+        "The attempts and savepoints of a job, its ancestors and its forks.",
+        views.timeline,
+    ),
+    _job("/requests", "The requests to a job, newest first.", Job.requests),
+    _get(
+        "/requests/{request}",
+        "One request to a job: how far it has got, how it ended.",
+        views.request,
+    ),
+    _post(
+        "/savepoint",
+        "Request a savepoint in the configured directory.",
+        SavepointBody,
+        _take_savepoint,
+    ),
+    _post(
+        "/stop",
+        "Stop a job; with a savepoint as configured, unless the body says otherwise.",
+        StopBody,
+        _stop,
+    ),
+    _post("/cancel", "Cancel a job.", CancelBody, _cancel),
+    _post("/delete", "Delete a job that does not run, for good.", DeleteBody, _delete, 200),
+    _post(
+        "/savepoints/{savepoint}/delete",
+        "Delete a savepoint that no job needs, for good.",
+        NoBody,
+        views.delete_savepoint,
+        200,
+    ),
+    Endpoint(
+        "GET",
+        "/savepoints",
+        "The savepoints of all jobs, newest first.",
+        list[SavepointRow],
+        lambda call: call.site.jobs.savepoints(),
+    ),
+    _get(
+        "/snapshots",
+        "The snapshots of a job that can be read, newest first.",
+        views.snapshots,
+    ),
+    _get(
+        "/snapshots/{snapshot}",
+        "What is in a snapshot: chk-N, latest or a savepoint's id.",
+        views.snapshot,
+    ),
+    _get(
+        "/state",
+        "Some rows of a state in a snapshot.",
+        views.state,
+        *(_SNAPSHOT, _UID, _STATE, _KEY, _AFTER, _LIMIT),
+    ),
+    _get(
+        "/key",
+        "What a state holds for one key, at the newest checkpoint of a job.",
+        views.key,
+        *(_UID, _STATE, _ONE_KEY, _AFTER, _LIMIT),
+    ),
+    _get("/diff", "Which states two snapshots of a job have.", views.diff, _FROM, _TO),
+    _get(
+        "/diff/state",
+        "Some differences of a state between two snapshots of a job.",
+        views.diff_state,
+        *(_FROM, _TO, _UID, _STATE, _AFTER, _LIMIT),
+    ),
+    _get(
+        "/log",
+        "The last lines of the driver's log, or those that match, if that is on this machine.",
+        logs.log,
+        *(_LINES, _TEXT, _LEVEL, _LOG_AFTER),
+    ),
+    Endpoint(
+        "GET",
+        f"{_JOB}/log/download",
+        "The whole log of the driver, if that is on this machine.",
+        str,
+        logs.download,
+        media=logs.TEXT,
+    ),
+)
+
+
+def openapi(root_path: str) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the API."""
+    with_body = [e for e in ENDPOINTS if e.body]
+    types = [*(e.answer for e in ENDPOINTS), *(e.body for e in with_body), ErrorAnswer]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    bodies = dict(zip(with_body, schemas[len(ENDPOINTS) :], strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint, answer in zip(ENDPOINTS, schemas, strict=False):
+        operation = _operation(endpoint, answer, bodies.get(endpoint))
+        paths.setdefault(PREFIX + endpoint.path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Turnback",
+            "version": views.version(),
+            "description": (
+                "What the dashboard shows and does. Times are milliseconds since 1970, sizes are "
+                "bytes. Whatever changes something needs the token."
+            ),
+        },
+        "servers": [{"url": root_path or "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(
+    endpoint: Endpoint, answer: dict[str, Any], body: dict[str, Any] | None
+) -> dict[str, Any]:
+    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
+    operation: dict[str, Any] = {
+        "operationId": "-".join([endpoint.method.lower(), *words]),
+        "summary": endpoint.doc,
+        "parameters": [_in_path(name) for name in endpoint.names]
+        + [_in_query(parameter) for parameter in endpoint.query],
+        "responses": {
+            str(endpoint.status): {
+                "description": "Done.",
+                "content": {endpoint.media: {"schema": answer}},
+            },
+            "default": {
+                "description": "What went wrong.",
+                "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}},
+            },
+        },
+        # Reads need it only where other machines get in.
+        "security": [{"token": []}] if endpoint.method == "POST" else [{}, {"token": []}],
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": False, "content": {JSON: {"schema": body}}}
+    return operation
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": "percent-encoded, slashes too",
+        "schema": {"type": "string"},
+    }
+
+
+def _in_query(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if parameter.choices:
+        schema["enum"] = list(parameter.choices)
+    if parameter.type is int:
+        schema = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
+        if parameter.default is not None:
+            schema["default"] = parameter.default
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.required,
+        "description": parameter.doc,
+        "schema": schema,
+    }
+
 
 _GRACE_S = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, NullKeyError
-from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import KeySpec
 from turnback.plan.user_code import place_line
 from turnback.values.columns import Batch, from_column, stream_columns, to_column
 from turnback.values.keys import KeyNormalizer

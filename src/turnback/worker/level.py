@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from turnback.core.errors import ElementTypeError, IncompatibleStateError, TooLargeError
+from turnback.functions.event_time import MIN_TIME, within_reach
+from turnback.plan.bad_records import MALFORMED, MALFORMED_RECORD, Letter, decode_letter, plain_path
 from turnback.plan.graph import NodeKind
-from turnback.plan.malformed import MALFORMED, MALFORMED_RECORD, plain_path
-from turnback.plan.plan import Channel, InputId, Operator, SourceOrder
+from turnback.plan.plan import Channel, Input, InputId, Operator, Routing, SourceOrder
 from turnback.values.columns import Batch
-from turnback.values.frozen import is_mutable
-from turnback.values.typeinfo import TypeInfo
+from turnback.values.freeze import is_mutable
+from turnback.values.keys import partition_of
+from turnback.values.serializer import Serializer
+from turnback.values.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
 from turnback.worker.context import SinkWriters
-from turnback.worker.local_state import LocalState
+from turnback.worker.event_time import ASIDE, FED_BACK, PARTITION, Stamps, TaskTime
+from turnback.worker.keys import key_reader
+from turnback.worker.local_state import LocalState, ran, snapshot
 from turnback.worker.message import (
     Barrier,
     Order,
@@ -28,14 +35,207 @@ from turnback.worker.message import (
     align,
     decode_barrier,
     encode_barrier,
+    user_error,
 )
-from turnback.worker.operator_state import ran, snapshot
 from turnback.worker.operators import OpenOperators
 from turnback.worker.program import LevelProgram
-from turnback.worker.redriving import redriven
-from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
-from turnback.worker.stamps import ASIDE, PARTITION
+
+_CACHED_KEYS = 100_000
+_CACHED_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
+"""Of a batch on its way to the next level; only a single row may be larger."""
+
+
+class Router:
+    """Assigns the elements of a channel to partitions of the next level."""
+
+    def __init__(
+        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
+    ):
+        self.routing = channel.routing(into_level)
+        self.parallelism = channel.parallelism
+        if self.routing is Routing.TRANSIT:
+            self.parallelism = next_parallelism
+        self.max_parallelism = max_parallelism
+        self._turn = 0
+        self._known: dict[object, int] = {}
+        self._known_bytes = 0
+        self._reader = channel.reader
+        self._partitioning = channel.partitioning
+        if self.routing is Routing.KEY_FUNCTION:
+            assert channel.key is not None
+            self._keys = key_reader(channel.key, channel.type, channel.reader)
+            self._codec = channel.key.codec()
+
+    def start(self, partition: int) -> None:
+        """Begin an epoch; tasks start the round robin at different partitions."""
+        self._turn = partition
+
+    def copies(self, batch: Batch) -> list[pa.Array | None]:
+        """The target of each element, for every copy of the batch that is sent."""
+        if self.routing is not Routing.BROADCAST:
+            return [self.targets(batch)]
+        targets = (pa.scalar(target, pa.int32()) for target in range(self.parallelism))
+        return [pa.repeat(target, len(batch)) for target in targets]
+
+    def targets(self, batch: Batch) -> pa.Array | None:
+        """The target of each element; None where Spark computes it from the key columns."""
+        if self.routing is Routing.KEY_COLUMNS:
+            return None
+        if self.parallelism == 1:
+            return pa.array(np.zeros(len(batch), np.int32))
+        if self.routing is Routing.KEY_FUNCTION:
+            return self._by_key(batch)
+        if self.routing is Routing.CUSTOM:
+            return self._by_partitioner(batch)
+        if self.routing is Routing.TRANSIT and batch.stamps is not None:
+            return self._by_place(batch.stamps)
+        n = len(batch)
+        first = self._turn
+        self._turn = (first + n) % self.parallelism
+        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_place(self, stamps: Stamps) -> pa.Array:
+        """The same partition for all that was made from one element: so it stays in its order."""
+        return pa.array((stamps.segment + stamps.row) % self.parallelism, pa.int32())
+
+    def _by_partitioner(self, batch: Batch) -> pa.Array:
+        how = self._partitioning
+        count = self.parallelism
+        row = None
+        targets = []
+        assert how is not None
+        assert how.partition is not None
+        assert how.key is not None
+        try:
+            for row in batch.rows:
+                targets.append(how.partition(how.key(row), count))
+        except Exception as e:
+            raise user_error(e, self._reader, "partition_custom", element=row) from e
+        for row, target in zip(batch.rows, targets, strict=True):
+            if type(target) is not int or not 0 <= target < count:
+                raise ElementTypeError(
+                    f"operator {self._reader!r}: the partitioner gave {target!r:.40} for "
+                    f"{row!r:.80}; it has to give a whole number from 0 to {count - 1}"
+                )
+        return pa.array(targets, pa.int32())
+
+    def _by_key(self, batch: Batch) -> pa.Array:
+        known = self._known
+        locate = self._locate
+        if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
+            known.clear()
+            self._known_bytes = 0
+        targets = []
+        for key in self._keys(batch):
+            target = known.get(key)
+            targets.append(locate(key) if target is None else target)
+        return pa.array(targets, pa.int32())
+
+    def _locate(self, key: Any) -> int:
+        try:
+            group = self._codec.group(key, self.max_parallelism)
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        self._known_bytes += len(self._codec.encode(key))
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
+        return target
+
+
+def bounded(elements: Batch) -> Iterator[Batch]:
+    """The elements in batches that Spark can take: it and Arrow end at 2 GiB."""
+    try:
+        if elements.arrow.nbytes <= MOST_BYTES or len(elements) == 1:
+            yield elements
+            return
+    except TooLargeError:
+        if len(elements) == 1:
+            raise
+    for half in elements.halves():
+        yield from bounded(half)
+
+
+def redriven(
+    letters: Sequence[bytes], program: LevelProgram, partition: int, time: TaskTime
+) -> Iterator[tuple[InputId, Batch]]:
+    """The elements of dead letters that belong to a task, for the inputs of its operators."""
+    operators = {op.uid: op for op in program.level.operators}
+    by_input: defaultdict[tuple[str, int], list[Letter]] = defaultdict(list)
+    for letter in map(decode_letter, letters):
+        by_input[letter.operator, letter.input].append(letter)
+    for (uid, number), some in by_input.items():
+        operator = operators.get(uid)
+        if operator is None:
+            continue  # it is in another level
+        read = operator.inputs[number]
+        tasks = _tasks(operator, read, some, program)
+        mine = [letter for letter, task in zip(some, tasks, strict=True) if task == partition]
+        if not mine:
+            continue
+        batch = Batch(read.type, [element_of(letter, read.type) for letter in mine])
+        if program.strategies:
+            times = [MIN_TIME if each.time is None else within_reach(each.time) for each in mine]
+            mark = time.watermark_before(operator.strategies, operator.uid)
+            marks = np.full(len(mine), mark, np.int64)
+            batch.stamps = Stamps.of(np.array(times, np.int64), marks, FED_BACK)
+        yield InputId(operator.id, number), batch
+
+
+def _tasks(
+    operator: Operator, read: Input, letters: Sequence[Letter], program: LevelProgram
+) -> list[int]:
+    """The task that each letter belongs to."""
+    if read.key is None:
+        count = 1 if program.reads_sources else operator.parallelism
+        return [letter.task % count for letter in letters]
+    batch = Batch(read.type, [element_of(letter, read.type) for letter in letters])
+    group = read.key.codec().group
+    maximum = program.max_parallelism
+    return [
+        partition_of(group(key, maximum), operator.parallelism, maximum)
+        for key in key_reader(read.key, read.type, operator.uid)(batch)
+    ]
+
+
+def element_of(letter: Letter, wanted: TypeInfo) -> Any:
+    """The element of a letter as an operator reads elements now.
+
+    Raises:
+        IncompatibleStateError: The operator reads something else now.
+    """
+    was = type_from_descriptor(letter.type)
+    if was.describe() == wanted.describe():
+        return Serializer(wanted).decode(letter.element)
+    if isinstance(was, RowTypeInfo) and isinstance(wanted, RowTypeInfo):
+        there = dict(was.fields())
+        if all(there.get(name) == type for name, type in wanted.fields()):
+            row = Serializer(was).decode(letter.element)
+            values = dict(zip(was.names, row, strict=True))
+            return tuple(values[name] for name in wanted.names)
+    raise IncompatibleStateError(
+        f"operator {letter.operator!r} reads {wanted} now, and the dead letter has {was}"
+    )
+
+
+def check_letter(letter: Letter, operator: Operator | None) -> str | None:
+    """Why a letter cannot be fed to an operator of its uid; None if it can."""
+    if operator is None:
+        return f"the program has no operator {letter.operator!r}"
+    if letter.input >= len(operator.inputs):
+        return f"operator {letter.operator!r} has no input {letter.input + 1}"
+    read = operator.inputs[letter.input]
+    try:
+        element = element_of(letter, read.type)
+        if read.key is not None:
+            keys = key_reader(read.key, read.type, operator.uid)(Batch(read.type, [element]))
+            read.key.codec().group(keys[0], 1)
+    except (IncompatibleStateError, ElementTypeError) as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - of the user's key function, or damaged bytes
+        return f"operator {letter.operator!r} cannot take it: {type(error).__name__}: {error}"
+    return None
+
 
 _NEW_OBJECTS = 50_000
 """After so many more, garbage is collected at the end of an epoch."""

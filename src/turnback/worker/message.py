@@ -15,8 +15,7 @@ from turnback.core import errors
 from turnback.core.errors import EpochConflictError, TurnbackError, UserFunctionError
 from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import StateSchema
-from turnback.worker.event_time import EpochTime
-from turnback.worker.stamps import Segment
+from turnback.worker.event_time import EpochTime, Segment
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):

@@ -13,17 +13,15 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from turnback.functions.event_time import MAX_TIME, MIN_TIME, within_reach
-from turnback.plan.plan import Operator
-from turnback.plan.timers import AHEAD, Rank, has_to_wait, ranks, timed_states
+from turnback.plan.plan import AHEAD, Operator, Rank, has_to_wait, ranks, timed_states
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.waiting import WaitingState
+from turnback.state.time_order import WaitingState
 from turnback.timing.window_operator import Emissions
 from turnback.values.columns import Batch
-from turnback.worker.elements import ElementFunction
-from turnback.worker.event_time import TaskTime
+from turnback.worker.event_time import FED_BACK, NOWHERE, Place, Stamps, TaskTime, Times
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
-from turnback.worker.stamps import FED_BACK, NOWHERE, Place, Stamps, Times
+from turnback.worker.tolerance import ElementFunction
 
 _CHUNK = 8192
 

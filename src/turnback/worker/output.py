@@ -13,10 +13,10 @@ from turnback.functions.base import OutputTag, user_function
 from turnback.plan.plan import Operator
 from turnback.plan.user_code import operator_place, yield_hint
 from turnback.values.columns import Batch
-from turnback.values.declared import declared_elements, is_flat
-from turnback.values.frozen import Freezer
+from turnback.values.declarations import declared_elements, is_flat
+from turnback.values.freeze import Freezer
 from turnback.values.typeinfo import TypeInfo
-from turnback.worker.stamps import Stamps
+from turnback.worker.event_time import Stamps
 
 _MOST_SEEN = 10_000
 """Where a function can reach more than this, a tag may be among it."""

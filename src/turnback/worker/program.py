@@ -18,7 +18,7 @@ from turnback.state.files import StateFile, clip_files, in_order
 from turnback.values.columns import Batch, stream_columns
 from turnback.values.keys import group_range
 from turnback.values.typeinfo import TypeInfo
-from turnback.worker.stamps import Stamps
+from turnback.worker.event_time import Stamps
 
 TO = "_to"
 CHANNEL = "_channel"

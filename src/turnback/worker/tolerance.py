@@ -8,18 +8,55 @@ from typing import Any
 
 from turnback.core.errors import PlanError
 from turnback.functions.base import OutputTag, TimerFunction
-from turnback.plan.dead_letters import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy, Letter
+from turnback.plan.bad_records import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy, Letter
 from turnback.plan.graph import NodeKind
-from turnback.plan.plan import Operator
-from turnback.plan.timers import has_timers
+from turnback.plan.plan import Operator, has_timers
 from turnback.state.backend import KeyedStateBackend
 from turnback.values.coerce import INT_RANGES
 from turnback.values.row import Row, row_class
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
-from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.event_time import TaskTime
 from turnback.worker.output import FunctionOutput, is_sent_aside
+
+ElementFunction = Callable[[Any, Any], Iterable[Any] | None]
+"""Takes an element and a context; gives the new elements."""
+
+
+def element_functions(operator: Operator) -> tuple[ElementFunction, ...]:
+    """The function for the elements of each input of an operator."""
+    function = operator.function
+    match operator.kind:
+        case NodeKind.MAP:
+            return (_mapped(function.map),)
+        case NodeKind.FLAT_MAP:
+            return (_without_context(function.flat_map),)
+        case NodeKind.CO_MAP:
+            return _mapped_if_any(function.map1), _mapped_if_any(function.map2)
+        case NodeKind.CO_FLAT_MAP:
+            return _without_context(function.flat_map1), _without_context(function.flat_map2)
+        case NodeKind.CO_PROCESS:
+            return function.process_element1, function.process_element2
+    return (function.process_element,)
+
+
+def _mapped(map: Callable[[Any], Any]) -> ElementFunction:
+    return lambda value, ctx: (map(value),)
+
+
+def _mapped_if_any(map: Callable[[Any], Any]) -> ElementFunction:
+    """As in PyFlink, where a `CoMapFunction` that returns None gives nothing."""
+
+    def mapped(value: Any, ctx: Any) -> Iterable[Any] | None:
+        result = map(value)
+        return None if result is None else (result,)
+
+    return mapped
+
+
+def _without_context(flat_map: Callable[[Any], Any]) -> ElementFunction:
+    return lambda value, ctx: flat_map(value)
+
 
 _SHOWN = 1_000
 """So many characters of an element or an error are kept as text."""

@@ -11,9 +11,9 @@ from turnback import (
     RestartStrategies,
     StreamExecutionEnvironment,
 )
+from turnback.config.checkpointing import SavepointSettings
 from turnback.config.configuration import Configuration, state_backend
 from turnback.config.restart import choose_restart
-from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
 
 FILE = """

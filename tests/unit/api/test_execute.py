@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from turnback import CheckpointingMode, CollectSink, JobClient, StreamExecutionEnvironment
-from turnback.api.launched import Launched, program_name
+from turnback.api.environment import Launched, program_name
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.job.run import Launch, RunDirectory
 from turnback.testing import LocalEngine

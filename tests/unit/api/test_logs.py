@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnback.api.launched import set_up_logging
+from turnback.api.environment import set_up_logging
 
 
 @pytest.fixture(autouse=True)

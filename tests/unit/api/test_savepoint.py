@@ -13,7 +13,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, Savepoint, SavepointWriter, ValueStateDescriptor
 from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition, encode
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,

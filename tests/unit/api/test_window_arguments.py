@@ -20,8 +20,7 @@ from turnback import (
     sum_of,
 )
 from turnback.core.errors import PlanError
-from turnback.timing.folded_windows import FoldedWindows
-from turnback.timing.window_aggregation import WindowAggregation
+from turnback.timing.folded_windows import FoldedWindows, WindowAggregation
 from turnback.timing.window_operator import WindowOperator
 
 SCHEMA = "k string, at bigint, n bigint"

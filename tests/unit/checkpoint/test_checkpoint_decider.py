@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from coordinator_fakes import cut
-from turnback.checkpoint.ledger import Decision, Ledger
+from turnback.checkpoint.protocol import Decision, Ledger
 from turnback.config.checkpointing import CheckpointSettings
 
 EVERY_SECOND = CheckpointSettings(interval_ms=1_000)

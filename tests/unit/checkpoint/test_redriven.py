@@ -1,6 +1,6 @@
 """Which epochs are in the past of a checkpoint, whatever the job was turned back to."""
 
-from turnback.checkpoint.redriven import Redriven, Stretch
+from turnback.checkpoint.manifest import Redriven, Stretch
 
 
 def test_a_job_that_goes_on_has_all_it_has_done_in_its_past():

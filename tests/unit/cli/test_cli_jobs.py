@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnback.cli.context import ExitCode
-from turnback.job.replay import Replays, SavepointReplay
+from turnback.job.catalog import Replays, SavepointReplay
 from turnback.job.status import JobState, Lag, Metrics, OperatorLoad, StatusUpdate
 from turnback.launch.runs import LogFollower, last_lines
 from unit.cli.cli_support import TOTAL, make_job

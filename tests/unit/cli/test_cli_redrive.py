@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import pytest
 
-from turnback.checkpoint.redriven import Redriven
+from turnback.checkpoint.manifest import Redriven
 from turnback.cli.context import ExitCode
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.job.status import JobState

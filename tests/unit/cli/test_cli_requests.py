@@ -9,7 +9,7 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback.cli.context import Cli, ExitCode, RequestFailedError
-from turnback.cli.requests import RequestWaiter
+from turnback.cli.operations import RequestWaiter
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests

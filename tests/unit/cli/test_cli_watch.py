@@ -110,7 +110,7 @@ def test_it_goes_on_until_it_is_interrupted(shell, page, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("turnback.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("turnback.cli.jobs.time.sleep", sleep)
     done = shell("watch", "--interval", "3", "-D", f"alerts.command={page}")
     assert done.code == ExitCode.OK
     first, second = done.lines

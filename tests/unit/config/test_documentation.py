@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnback import StreamExecutionEnvironment
-from turnback.config.configuration import Configuration
-from turnback.config.layers import parse_pairs, variable_of
+from turnback.config.configuration import Configuration, parse_pairs, variable_of
 from turnback.config.options import OPTIONS, SPELLINGS, table
 
 MODULE = "turnback.config.options"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnback.config.checkpointing import CheckpointingMode
-from turnback.config.configuration import Configuration
-from turnback.config.layers import Precedence, variable_of
+from turnback.config.configuration import Configuration, Precedence, variable_of
 from turnback.core.errors import ConfigurationError
 
 KEY = "state.savepoints.dir"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.config.configuration import Configuration
-from turnback.config.layers import parse_pairs
+from turnback.config.configuration import Configuration, parse_pairs
 from turnback.core.errors import ConfigurationError
 
 

@@ -3,11 +3,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from turnback.config.option import spellings
-from turnback.config.savepoints import (
+from turnback.config.checkpointing import (
     SavepointFormat,
     SavepointSettings,
 )
+from turnback.config.option import spellings
 from turnback.core.errors import ConfigurationError
 from turnback.job.catalog import SavepointEntry, surplus
 

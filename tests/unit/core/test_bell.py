@@ -4,7 +4,7 @@ import threading
 import time
 from pathlib import Path
 
-from turnback.core.bell import Bell
+from turnback.spark.idle import Bell
 
 FOR_EVER = 60.0
 OPEN = Path("/proc/self/fd")

@@ -15,8 +15,7 @@ from turnback import RestartStrategies
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
-from turnback.config.checkpointing import CheckpointSettings
-from turnback.config.savepoints import SavepointFormat, SavepointSettings
+from turnback.config.checkpointing import CheckpointSettings, SavepointFormat, SavepointSettings
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.driver import service as service_module
 from turnback.driver.context import JobContext

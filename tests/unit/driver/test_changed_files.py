@@ -11,8 +11,8 @@ import pytest
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import PlanError
-from turnback.driver.changed_files import FilesWatch, SeenFiles
 from turnback.driver.positions import Positions
+from turnback.driver.source_monitor import FilesWatch, SeenFiles
 from turnback.plan.sources import (
     ChangedFilesPolicy,
     WatchedFiles,

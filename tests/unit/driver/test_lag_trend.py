@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.driver.lag import LagTrend, catch_up_s
+from turnback.driver.source_monitor import LagTrend, catch_up_s
 
 
 def test_a_trend_needs_some_time():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from manual_clock import ManualClock
-from turnback.driver.load import LoadMeter
+from turnback.driver.metrics import LoadMeter
 from turnback.state.files import StateFile
 from turnback.worker.message import TaskAck, TaskName
 from turnback.worker.program import Chains

@@ -6,7 +6,7 @@ import pytest
 
 from fake_job import Driver, seen
 from manual_clock import ManualClock
-from turnback.driver.restarts import Restarts
+from turnback.driver.runner import Restarts
 from turnback.job.status import JobState, Status
 from turnback.views.history import grouped_failures
 from turnback.views.model import FailureRow

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from turnback.driver.starter import Starter
+from turnback.driver.restore_plan import Starter
 
 
 def test_a_checkpoint_that_has_become_the_jobs_own_is_matched_again() -> None:

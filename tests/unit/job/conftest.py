@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from receiver import Receiver
 
-from turnback.job import hooks as hooks_module
+from turnback.job import alerts as hooks_module
 
 
 @pytest.fixture

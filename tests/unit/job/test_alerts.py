@@ -11,8 +11,7 @@ from receiver import Receiver
 
 from fake_job import Driver, dead
 from turnback.config.watchdog import AlertSettings
-from turnback.job.alerts import AlertLog, JobWatch, RememberedAlerts
-from turnback.job.hooks import Hooks
+from turnback.job.alerts import AlertLog, Hooks, JobWatch, RememberedAlerts
 from turnback.job.status import AttemptProgress, JobState, Metrics, WatchLimits
 
 LIMITS = WatchLimits(heartbeat_ms=60_000, epoch_ms=600_000)

@@ -10,8 +10,8 @@ from receiver import Receiver
 
 from turnback.config.watchdog import AlertSettings
 from turnback.core.errors import ConfigurationError
-from turnback.job import hooks as hooks_module
-from turnback.job.hooks import HookError, Hooks, check_command, post, run_command
+from turnback.job import alerts as hooks_module
+from turnback.job.alerts import HookError, Hooks, check_command, post, run_command
 
 # -- the webhook
 

@@ -7,7 +7,7 @@ import pytest
 from turnback.core.errors import ConfigurationError, CorruptFileError
 from turnback.job import redrive
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
-from turnback.plan.dead_letters import decode_letter
+from turnback.plan.bad_records import decode_letter
 from turnback.storage.local import LocalStorage
 from unit.letter_support import letter
 

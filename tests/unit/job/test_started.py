@@ -11,8 +11,7 @@ from turnback.core.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
-from turnback.job.run import Launch
-from turnback.job.started import StartedProgram
+from turnback.job.run import Launch, StartedProgram
 
 TEXT = 'PASSWORD = "hunter2"\nURL = "postgres://me:hunter2@db"\nprint(token())\n'
 

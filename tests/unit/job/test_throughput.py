@@ -11,7 +11,7 @@ from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.job.throughput import FILE, Bucket, ThroughputLog, condense, read_throughput
 from turnback.storage.envelope import seal
 from turnback.storage.local import LocalStorage
-from turnback.views.throughput import throughput_history
+from turnback.views.job import throughput_history
 
 MINUTE, DAY = 60_000, 86_400_000
 START = 1_700_000_000_000 - 1_700_000_000_000 % DAY  # the beginning of every width

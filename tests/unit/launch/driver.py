@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from turnback.api.launched import launched
+from turnback.api.environment import launched
 from turnback.core.errors import ConfigurationError, JobInUseError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec

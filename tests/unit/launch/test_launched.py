@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnback import ClaimMode, RestartStrategies
-from turnback.api.launched import Launched, collecting_name
+from turnback.api.environment import Launched, collecting_name
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import ConfigurationError
 from turnback.driver.job import JobSpec

@@ -12,8 +12,7 @@ from fake_job import Driver, dead, elsewhere, living
 from turnback.core.errors import ConfigurationError, StillNeededError
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.status import JobState
-from turnback.operations.garbage import remove, scan
-from turnback.operations.garbage_files import GarbageKind
+from turnback.operations.garbage import GarbageKind, remove, scan
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import file_name
 from turnback.storage.local import LocalStorage

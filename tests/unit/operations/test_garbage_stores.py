@@ -10,8 +10,7 @@ import pytest
 from fake_job import Driver, dead, elsewhere
 from turnback.core.errors import StillNeededError
 from turnback.job.status import JobState
-from turnback.operations.garbage import Findings, remove, scan
-from turnback.operations.garbage_files import GarbageKind
+from turnback.operations.garbage import Findings, GarbageKind, remove, scan
 from turnback.storage.directory import DirectoryLock
 from turnback.views.jobs import Jobs
 from turnback.worker.local_state import LocalStores, StoreOwner

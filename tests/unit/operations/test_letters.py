@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback.core.errors import ConfigurationError, NotFoundError
-from turnback.operations.letters import read_letters
+from turnback.operations.dead_letters import read_letters
 from unit.letter_support import letter
 
 LETTERS = [letter(1), letter(2)]

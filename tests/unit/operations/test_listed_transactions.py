@@ -12,7 +12,7 @@ from turnback.core.errors import (
     FencedError,
     SinkError,
 )
-from turnback.driver.matched import require_kept_output
+from turnback.driver.restore_plan import require_kept_output
 from turnback.operations.transactions import Action, TransactionState, list_transactions, settle
 from turnback.sinks.base import CommitterContext
 from turnback.snapshot.find import resume_point

@@ -22,7 +22,7 @@ from turnback import (
     sum_of,
 )
 from turnback.core.errors import PlanError
-from turnback.plan.pruning import fields_read
+from turnback.plan.planner import fields_read
 
 NAMES = ("a", "b", "c")
 

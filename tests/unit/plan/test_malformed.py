@@ -20,8 +20,8 @@ from turnback import (
 )
 from turnback.checkpoint.manifest import SourcePosition, add_malformed
 from turnback.core.errors import MalformedRecordError, PlanError
-from turnback.plan.malformed import MalformedPolicy, malformed_error
-from turnback.spark.malformed import malformed_record
+from turnback.plan.bad_records import MalformedPolicy, malformed_error
+from turnback.spark.sources import malformed_record
 from turnback.testing import LocalEngine
 
 

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from turnback.core.errors import PlanError
-from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.values.typeinfo import Types
 

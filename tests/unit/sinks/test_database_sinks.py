@@ -21,8 +21,7 @@ from turnback.connectors.sql.database import (
 )
 from turnback.connectors.sql.mysql import _connection_class
 from turnback.connectors.sql.postgres import _copied
-from turnback.connectors.sql.text import chunks, joined_rows, plain_text
-from turnback.connectors.sql.values import Limits, check_values
+from turnback.connectors.sql.values import Limits, check_values, chunks, joined_rows, plain_text
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import directory_digest
 
@@ -241,7 +240,7 @@ def test_transactions_of_other_programs_are_not_ours(sink, branch):
 
 
 def test_rows_are_cut_into_chunks_and_none_is_split(monkeypatch):
-    monkeypatch.setattr("turnback.connectors.sql.text.CHUNK_BYTES", 10)
+    monkeypatch.setattr("turnback.connectors.sql.values.CHUNK_BYTES", 10)
     rows = pa.array(["aaaa", "b" * 30, "", "cc", "dddd", "eeee"])
     texts = list(chunks(rows, "|"))
     assert "|".join(texts) == "|".join(rows.to_pylist())

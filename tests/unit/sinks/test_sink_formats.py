@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback.connectors.files.sink import FileSink
-from turnback.values.columns import Batch
-from turnback.values.plain_values import json_column
+from turnback.values.columns import Batch, json_column
 from turnback.values.typeinfo import Types
 
 NESTED = Types.ROW_NAMED(["x", "y"], [Types.LONG(), Types.LIST(Types.BIG_DEC(10, 2))])

@@ -8,9 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from turnback.connectors.tables.files import split
-from turnback.connectors.tables.schema import column_changes
-from turnback.connectors.tables.stats import delta_stats, partition_text
+from turnback.connectors.tables.files import column_changes, delta_stats, partition_text, split
 
 
 def stats(values, kind=None):

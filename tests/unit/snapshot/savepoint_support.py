@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.snapshot.metadata import Origin, SavedState, SavepointMetadata, StatePart
 from turnback.snapshot.table import ROWS
 from turnback.state.backend import sub_codec

@@ -7,7 +7,7 @@ from savepoint_support import state_schema
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, PlanError, StateError
-from turnback.snapshot.draft import SavepointDraft, view_names
+from turnback.snapshot.writer import SavepointDraft, view_names
 from turnback.state.schema import KeySchema
 from turnback.values.typeinfo import Types
 

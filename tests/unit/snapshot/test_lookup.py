@@ -17,13 +17,13 @@ from turnback.core.errors import (
 )
 from turnback.snapshot import lookup
 from turnback.state.delta import DeltaBuilder
-from turnback.state.expiring import encode_time
+from turnback.state.expiry import encode_time
 from turnback.state.files import StorageRef
 from turnback.state.schema import StateTtl
 from turnback.storage.open import open_storage
 from turnback.values.typeinfo import Types
+from turnback.views.browse import look_up as look_up_text
 from turnback.views.job import Job
-from turnback.views.lookup import look_up as look_up_text
 
 TOTAL = schema()
 SEEN = schema("seen", "list", Types.STRING())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from savepoint_support import LOG, METADATA, NATIVE, PART, state_schema
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.snapshot import metadata as module
 from turnback.snapshot.metadata import SavedState, decode, encode

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from savepoint_support import values
 
-from turnback.snapshot.columns import ColumnCodec, column_of
-from turnback.snapshot.packed import UnusualError, packed_column
+from turnback.snapshot.table import ColumnCodec, UnusualError, column_of, packed_column
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import (
     BasicTypeInfo,

@@ -25,9 +25,8 @@ from savepoint_support import (
 
 from turnback.core.errors import IncompatibleStateError, StateError
 from turnback.snapshot import table as module
-from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.parts import read_parts, write_parts
-from turnback.snapshot.table import ROWS, StateTable
+from turnback.snapshot.table import ROWS, ColumnCodec, StateTable
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.open import MemoryStorage
 from turnback.values.keys import KeyCodec

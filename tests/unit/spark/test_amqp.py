@@ -4,7 +4,7 @@ import pytest
 from rstream import AMQPMessage
 from rstream._pyamqp.message import Properties
 
-from turnback.connectors.rabbitmq.amqp import body_of, properties_of
+from turnback.connectors.rabbitmq.client import body_of, properties_of
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnback.spark.frames import SMALL, BatchLimit
+from turnback.spark.engine import SMALL, BatchLimit
 
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -10,7 +10,7 @@ import pytest
 
 from turnback import Row, Types
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.driver.given_elements import _encoded, _type_of, encode_collection
+from turnback.driver.collection import _encoded, _type_of, encode_collection
 from turnback.spark.sources import _CollectionReader
 from turnback.values.columns import Batch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core import bell
+from turnback.spark import idle as idle_module
 from turnback.spark import idle as module
 from turnback.spark.idle import IdleQuery, Watch, _directory
 
@@ -129,7 +129,7 @@ def test_a_directory_that_is_gone_counts_as_changed(tmp_path: Path) -> None:
 def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel tells what happens in directories, or it does not."""
     if request.param == "looking":
-        monkeypatch.setattr(bell, "_open_inotify", lambda: None)
+        monkeypatch.setattr(idle_module, "_open_inotify", lambda: None)
     else:
         monkeypatch.setattr(module, "LOOK_S", 10 * _DEADLINE_S)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnback.spark.internals import NEWEST, OLDEST
-from turnback.spark.plans import source_directories, streaming_nodes
+from turnback.spark.internals import NEWEST, OLDEST, source_directories, streaming_nodes
 
 
 class Option:

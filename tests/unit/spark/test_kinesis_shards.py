@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from turnback.connectors.kinesis.client import EARLIEST, Shard
-from turnback.connectors.kinesis.shards import new_shards
+from turnback.connectors.kinesis.client import EARLIEST, Shard, new_shards
 
 ENDED = {"at": ["AFTER_SEQUENCE_NUMBER", "5"], "count": 3, "seen": 1, "ended": True}
 OPEN = {"at": ["AFTER_SEQUENCE_NUMBER", "5"], "count": 3, "seen": 1}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turnback.spark import orders
-from turnback.spark.orders import read_order, send_orders
+from turnback.spark import worker as orders
+from turnback.spark.worker import read_order, send_orders
 from turnback.state.files import StateFile, StorageRef
 from turnback.worker.message import Order
 

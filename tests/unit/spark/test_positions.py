@@ -9,7 +9,7 @@ import pytest
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.errors import CheckpointError, CorruptFileError
 from turnback.driver.positions import Positions
-from turnback.spark.scratch import Scratch
+from turnback.spark.session import Scratch
 from turnback.storage.open import MemoryStorage
 
 

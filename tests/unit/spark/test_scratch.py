@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.spark.scratch import Scratch
+from turnback.spark.session import Scratch
 from turnback.storage.directory import DirectoryLock
 
 NOWHERE = 2**22 + 1
@@ -39,7 +39,7 @@ def test_a_driver_in_another_container_keeps_its_directory_until_it_dies(tempora
     """Containers may share the directory of temporary files, but not their process numbers."""
     script = f"""
         import os, sys, tempfile
-        from turnback.spark.scratch import Scratch
+        from turnback.spark.session import Scratch
         tempfile.tempdir = {str(temporary)!r}
         os.getpid = lambda: {NOWHERE}
         scratch = Scratch(dict())

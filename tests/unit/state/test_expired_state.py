@@ -8,7 +8,7 @@ from ttl_support import LONG, TTL, at, elsewhere, entries, listing, mapping, row
 from turnback import StateTtlConfig, Time
 from turnback.core.errors import IncompatibleStateError, StateError
 from turnback.functions.descriptors import ValueStateDescriptor
-from turnback.state.expiring import TIME_BYTES, update_time
+from turnback.state.expiry import TIME_BYTES, update_time
 from turnback.values.typeinfo import Types
 
 pytestmark = pytest.mark.slow

@@ -22,10 +22,12 @@ from turnback.testing import (
     SinkPromiseBroken,
     check_sink,
     conformance,
-    stories,
-    template_stories,
+    scenarios,
 )
-from turnback.testing.elsewhere import ElsewhereError, call_elsewhere
+from turnback.testing import (
+    conformance as kit,
+)
+from turnback.testing.scenarios import ElsewhereError, call_elsewhere
 from turnback.values.typeinfo import Types
 
 pytestmark = pytest.mark.slow
@@ -52,18 +54,18 @@ def check(tmp_path):
 @pytest.fixture
 def without_processes(monkeypatch):
     """Leaves out what other processes do, which takes a second."""
-    quick = {p: s for p, s in stories.TRANSACTIONAL.items() if p is not Promise.OTHER_PROCESS}
+    quick = {p: s for p, s in scenarios.TRANSACTIONAL.items() if p is not Promise.OTHER_PROCESS}
     monkeypatch.setattr(conformance, "TRANSACTIONAL", quick)
 
 
 def test_a_right_two_phase_sink(check):
     report = check(JournalSink)
     assert set(report.kept) == {
-        *stories.FOR_ALL,
-        *stories.WITH_CLAIM,
-        *stories.TRANSACTIONAL,
-        *stories.TRANSACTIONAL_WITH_CLAIM,
-        *stories.WITH_LIST,
+        *scenarios.FOR_ALL,
+        *scenarios.WITH_CLAIM,
+        *scenarios.TRANSACTIONAL,
+        *scenarios.TRANSACTIONAL_WITH_CLAIM,
+        *scenarios.WITH_LIST,
     }
     assert report.skipped == {}
 
@@ -72,13 +74,13 @@ def test_a_right_two_phase_sink(check):
 def test_a_sink_without_owners_is_not_asked_for_them(check):
     report = check(Unowned)
     assert {Promise.OTHER_JOBS, Promise.COPIED} <= set(report.kept)
-    owned = {*stories.WITH_CLAIM, *stories.TRANSACTIONAL_WITH_CLAIM}
+    owned = {*scenarios.WITH_CLAIM, *scenarios.TRANSACTIONAL_WITH_CLAIM}
     assert report.skipped == dict.fromkeys(owned, "the sink has no claim()")
 
 
 def test_a_right_write_ahead_sink(check):
     report = check(EpochLedger)
-    assert {Promise.OTHER_PROCESS, *template_stories.WRITE_AHEAD} <= set(report.kept)
+    assert {Promise.OTHER_PROCESS, *kit.WRITE_AHEAD} <= set(report.kept)
     assert report.skipped.keys() == {Promise.OWNED, Promise.TAKEN_OVER, Promise.PROMISED}
     assert "kept: what was committed is visible, all of it and once" in str(report)
     assert "not checked: a target belongs to one job (the sink has no claim())" in str(report)
@@ -87,19 +89,19 @@ def test_a_right_write_ahead_sink(check):
 def test_a_right_idempotent_sink(check):
     report = check(LatestFiles, update=(("a", 1), ("a", 2)))
     assert set(report.kept) == {
-        *stories.FOR_ALL,
-        *template_stories.IDEMPOTENT,
-        *template_stories.WITH_UPDATE,
+        *scenarios.FOR_ALL,
+        *kit.IDEMPOTENT,
+        *kit.WITH_UPDATE,
     }
     assert Promise.NEWER_STAYS in check(LatestFiles).skipped
 
 
 def test_a_right_idempotent_sink_with_an_owner(check):
     report = check(OwnedFiles, update=(("a", 1), ("a", 2)))
-    assert {*stories.WITH_CLAIM, *template_stories.UPDATE_WITH_CLAIM} <= set(report.kept)
+    assert {*scenarios.WITH_CLAIM, *kit.UPDATE_WITH_CLAIM} <= set(report.kept)
     assert report.skipped == {}
     skipped = check(OwnedFiles).skipped
-    assert skipped.keys() == {*template_stories.WITH_UPDATE, *template_stories.UPDATE_WITH_CLAIM}
+    assert skipped.keys() == {*kit.WITH_UPDATE, *kit.UPDATE_WITH_CLAIM}
 
 
 def test_the_file_sink(check):
@@ -126,7 +128,7 @@ def test_the_collect_sink(check):
 @pytest.mark.parametrize(("wrong", "promise"), WRONG.items())
 def test_every_promise_that_is_broken_is_named(check, wrong, promise, monkeypatch):
     if promise is not Promise.OTHER_PROCESS:
-        quick = {p: s for p, s in stories.TRANSACTIONAL.items() if p is not Promise.OTHER_PROCESS}
+        quick = {p: s for p, s in scenarios.TRANSACTIONAL.items() if p is not Promise.OTHER_PROCESS}
         monkeypatch.setattr(conformance, "TRANSACTIONAL", quick)
     with pytest.raises(SinkPromiseBroken) as caught:
         check(wrong)

@@ -9,9 +9,9 @@ import pytest
 from local_engine import LocalEngine, collected, environment, source
 from turnback import KeyedProcessFunction, Row, Types, ValueStateDescriptor
 from turnback.core.errors import ElementTypeError, NullKeyError
-from turnback.driver.given_elements import encode_collection
+from turnback.driver.collection import encode_collection
 from turnback.values.columns import Batch
-from turnback.values.frozen import Freezer
+from turnback.values.freeze import Freezer
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec
 from turnback.values.serializer import Serializer

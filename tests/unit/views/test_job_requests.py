@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import START, Driver, dead, elsewhere, living, seen
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.checkpointing import SavepointFormat
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from turnback.snapshot.columns import ColumnCodec
+from turnback.snapshot.table import ColumnCodec
 from turnback.values.keys import KeyCodec
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 from turnback.views.text import formatter, parse_key

@@ -18,7 +18,7 @@ from turnback.job.throughput import ThroughputLog
 from turnback.views.model import JobDetail, RequestRow
 from turnback.web import api
 from turnback.web.api import JSON, ErrorAnswer
-from turnback.web.endpoints import ENDPOINTS
+from turnback.web.server import ENDPOINTS
 
 TEAM = quote("team/a job", safe="")
 

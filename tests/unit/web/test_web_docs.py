@@ -9,8 +9,8 @@ from web_support import TOKEN, served
 
 from services.missing import missing
 from turnback.job.requests import Requests
-from turnback.web.endpoints import ENDPOINTS
 from turnback.web.metrics import JOB_METRICS, OPERATOR_METRICS
+from turnback.web.server import ENDPOINTS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "dashboard.md").read_text()
 

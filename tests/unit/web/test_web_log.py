@@ -5,9 +5,8 @@ import tracemalloc
 import pytest
 
 from turnback.job.status import JobState, StatusUpdate
-from turnback.launch.log_search import Severity, search_log
 from turnback.web.api import Call
-from turnback.web.logs import download
+from turnback.web.logs import Severity, download, search_log
 
 
 def say(world, log):

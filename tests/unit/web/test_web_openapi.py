@@ -3,7 +3,7 @@ import json
 from starlette.routing import Route
 
 from turnback.web.api import PREFIX
-from turnback.web.endpoints import ENDPOINTS
+from turnback.web.server import ENDPOINTS
 
 
 def refs(value) -> set[str]:

@@ -17,8 +17,8 @@ from turnback.state.merging import live_rows
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import RowTypeInfo, Types
-from turnback.worker import intake
-from turnback.worker.intake import IntakeTask, WaitingRows
+from turnback.worker import state_import as intake
+from turnback.worker.state_import import IntakeTask, WaitingRows
 
 LIST = StateSchema(uid="op", name="l", kind="list", key=KeySchema((), True), value="bytes")
 

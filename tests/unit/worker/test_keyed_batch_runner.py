@@ -22,7 +22,7 @@ from turnback.core.errors import (
 )
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
-from turnback.worker import batch_runners
+from turnback.worker import runners as batch_runners
 from turnback.worker.event_time import EpochTime
 
 SCHEMA = "k string, n bigint"

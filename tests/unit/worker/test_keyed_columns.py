@@ -18,8 +18,8 @@ from turnback.state.stores import HashMapStore
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec
 from turnback.values.typeinfo import Types
-from turnback.worker.batch_runners import BatchState
 from turnback.worker.keys import DistinctKeys
+from turnback.worker.runners import BatchState
 
 KEYS = ["a", "b", "c"]
 CATEGORIES = pa.DictionaryArray.from_arrays([1, 0, None], pa.array(["", "é"], pa.string_view()))

@@ -12,6 +12,7 @@ from turnback.driver.epochs import check_barriers
 from turnback.plan.plan import Channel, InputId, Level
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
+from turnback.worker.level import Router
 from turnback.worker.message import (
     Barrier,
     TaskAck,
@@ -21,7 +22,6 @@ from turnback.worker.message import (
     encode_barrier,
 )
 from turnback.worker.program import RowLayout, level_programs
-from turnback.worker.routing import Router
 
 ROW = as_type("n bigint, N string, `a.b` date")
 CHANNEL = Channel(3, 0, (InputId(1),), ROW, None, 2, 0, 1)
@@ -172,7 +172,7 @@ class TestRoutes:
         assert router.targets(Batch(SCALAR.type, ["x"])) is None
 
     def test_more_keys_than_are_remembered(self, monkeypatch):
-        monkeypatch.setattr("turnback.worker.routing._CACHED_KEYS", 3)
+        monkeypatch.setattr("turnback.worker.level._CACHED_KEYS", 3)
         env = environment(4)
         stream = source(env, "s", SCALAR.type)
         collected(stream.key_by(str, key_type=str).process(Pass(), "string"), "out")

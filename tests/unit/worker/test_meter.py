@@ -8,9 +8,9 @@ import pytest
 from manual_clock import ManualClock
 from turnback import DiscardSink
 from turnback.driver.job import describe
-from turnback.driver.meter import Meter
+from turnback.driver.metrics import Meter
 from turnback.functions.base import KeyedProcessFunction
-from turnback.functions.key_spec import KeySpec
+from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.plan.plan import Plan
 from turnback.plan.planner import plan

@@ -11,8 +11,7 @@ from turnback.checkpoint.source_offsets import open_partitions
 from turnback.driver.event_time import EventTime
 from turnback.functions.event_time import MAX_TIME, MIN_TIME, WatermarkStrategy
 from turnback.plan.sources import partition_number, whole_source
-from turnback.worker.event_time import EpochTime, TaskTime, advance
-from turnback.worker.stamps import PARTITION, Segment, Stamps
+from turnback.worker.event_time import PARTITION, EpochTime, Segment, Stamps, TaskTime, advance
 
 FAST, SLOW, SILENT = 1, 2, 3
 

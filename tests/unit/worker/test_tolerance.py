@@ -34,7 +34,7 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UserFunctionError
-from turnback.plan.dead_letters import Letter, decode_letter
+from turnback.plan.bad_records import Letter, decode_letter
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.values.serializer import Serializer

@@ -18,8 +18,7 @@ from turnback.sinks.base import (
     open_handle,
     seal_handle,
 )
-from turnback.sinks.identity import HIDDEN, SinkIdentity, homes_of, job_home
-from turnback.sinks.ownership import SUFFIX
+from turnback.sinks.ownership import HIDDEN, SUFFIX, SinkIdentity, homes_of, job_home
 from turnback.storage.directory import Access
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage

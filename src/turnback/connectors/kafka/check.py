@@ -63,7 +63,7 @@ class KafkaSourceCheck:
         With `failOnDataLoss` false, that is only logged.
         """
         cluster = kafka_cluster(self.options)
-        before = topic_ids(identity)
+        before = known_topic_ids(identity)
         if cluster is None or not before:
             return
         with closing(KafkaTopics(cluster, name, SourceError)) as topics:
@@ -142,7 +142,7 @@ def skips_lost_data(options: Mapping[str, str]) -> bool:
     return given.get("failondataloss") == "false"
 
 
-def topic_ids(identity: str | None) -> dict[str, str]:
+def known_topic_ids(identity: str | None) -> dict[str, str]:
     """Kafka's ids of topics by name, from the identity of a source; none of others."""
     try:
         found = json.loads(identity or "{}")

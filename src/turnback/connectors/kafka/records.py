@@ -17,8 +17,7 @@ from turnback.connectors.kafka.topics import KafkaTopics, TopicLimits
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.schemas import Payloads, SerializationSchema
-from turnback.values.columns import Batch, stream_columns, stream_schema, to_column
-from turnback.values.plain_values import json_column
+from turnback.values.columns import Batch, json_column, stream_columns, stream_schema, to_column
 from turnback.values.typeinfo import TypeInfo, Types
 
 RECORDS = Types.ROW_NAMED(["topic", "key", "value"], [Types.STRING(), Types.BYTES(), Types.BYTES()])

@@ -24,22 +24,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from turnback.connectors.kinesis.check import GO_ON, gone_text, lost_text
 from turnback.connectors.kinesis.client import (
     EARLIEST,
     IteratorExpired,
     KinesisClient,
     KinesisRecord,
     Place,
-    Shard,
-)
-from turnback.connectors.kinesis.shards import (
     ReadAhead,
+    Shard,
     ShardPosition,
     is_ended,
     lost_since,
     new_shards,
 )
+from turnback.connectors.kinesis.source import GO_ON, gone_text, lost_text
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.core.errors import SourceError
 from turnback.plan.sources import OFFSET_COLUMN

@@ -26,12 +26,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from turnback.connectors.rabbitmq.amqp import body_of, properties_of
 from turnback.connectors.rabbitmq.client import (
     FIRST,
     Chunk,
     RabbitMQClient,
     RabbitMQServer,
+    body_of,
+    properties_of,
     shared_client,
 )
 from turnback.connectors.rabbitmq.positions import rabbitmq_chunks, rabbitmq_positions

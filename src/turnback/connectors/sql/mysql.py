@@ -23,11 +23,17 @@ from turnback.connectors.sql.database import (
     UniqueIndex,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
-from turnback.connectors.sql.text import chunks, escaped, joined_rows, plain_text
-from turnback.connectors.sql.values import Limits, Respelled
+from turnback.connectors.sql.values import (
+    Limits,
+    Respelled,
+    chunks,
+    escaped,
+    joined_rows,
+    plain_text,
+)
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
-from turnback.sinks.passwords import password_of
+from turnback.core.masking import password_of
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}

@@ -11,15 +11,212 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from turnback.core.errors import SinkError, TurnbackError
+from turnback.connectors.tables.files import FileNames, TableFile, TableTransaction, join_stats
+from turnback.core.errors import NotFoundError, SinkError, TurnbackError
+from turnback.sinks.ownership import SinkIdentity
+from turnback.storage.base import Storage
+from turnback.storage.envelope import seal, unseal
 
 _LOG = logging.getLogger(__name__)
+TARGET_BYTES = 128 * 1024 * 1024
+"""How large joined files become; a file of half that size stays as it is."""
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+_BATCH_ROWS = 65_536
+_NOTE = "table-join"
+_NOTE_FORMAT = 1
+
+FindJoin = Callable[[int], str | None]
+"""Returns the join that a commit with a number or the next higher one has published, '' if there
+was none; None if that is not known any more."""
+ReadFile = Callable[[TableFile, TableTransaction], bytes]
+_Source = tuple[TableFile, TableTransaction]
+
+
+class _JoinNote(msgspec.Struct, frozen=True):
+    version: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What is to be published in place of the files of tasks.
+
+    Attributes:
+        note: Where the note of the join is.
+        name: Of the join, for `FindJoin`.
+        files: What the table is to refer to: joined files, and those of `kept`.
+        kept: Transactions whose files stay as they are.
+        replaced: Transactions whose rows are in joined files.
+        due: All of them.
+    """
+
+    note: str
+    name: str
+    files: tuple[TableFile, ...]
+    kept: tuple[TableTransaction, ...]
+    replaced: tuple[TableTransaction, ...]
+    due: tuple[TableTransaction, ...]
+
+
+class Joiner:
+    """Joins files of one sink, on the driver; raises `StorageError` and errors of Arrow.
+
+    It holds one file of a task and one joined file in memory.
+    """
+
+    def __init__(
+        self, storage: Storage, identity: SinkIdentity, attempt: int, read: ReadFile
+    ) -> None:
+        self._storage = storage
+        self._identity = identity
+        self._attempt = attempt
+        self._read = read
+        self._names = FileNames(identity)
+
+    def join(self, due: Sequence[TableTransaction]) -> Joined | None:
+        """Write joined files, and a note of them first; None if all files stay as they are."""
+        kept, replaced = divide(due)
+        if not replaced:
+            return None
+        last = due[-1]
+        note = self._names.new_join_note(self._attempt, last.epoch)
+        bins = [
+            (self._names.new_joined(bin[0][0].path, self._attempt, last.epoch, number), bin)
+            for number, bin in enumerate(join_plan(replaced))
+        ]
+        body = _JoinNote(last.version, tuple(path for path, _ in bins))
+        self._storage.put(note, seal(_NOTE, _NOTE_FORMAT, msgspec.json.encode(body)))
+        made = []
+        for path, bin in bins:
+            file = self._join_bin(path, bin)
+            if file is None:
+                _LOG.info("files of sink %r have different columns and stay", self._identity.uid)
+                self._remove(note, body, with_files=True)
+                return None
+            made.append(file)
+        files = (*made, *(file for one in kept for file in one.files))
+        return Joined(note, join_name(note), files, kept, replaced, tuple(due))
+
+    def settle(self, published: int, find_join: FindJoin, but: str | None = None) -> None:
+        """Remove the notes of joins that nobody can publish any more, with files that were not.
+
+        Args:
+            published: The number that the table had before a commit which keeps all joins before
+                it from being published.
+            find_join: Says which join was published up to that number.
+            but: The note of the join that was published with that commit.
+        """
+        for note in self.notes():
+            try:
+                data = self._storage.get(note)
+            except NotFoundError:
+                continue
+            _, body = unseal(_NOTE, _NOTE_FORMAT, data, f"{self._storage.uri}/{note}")
+            join = msgspec.json.decode(body, type=_JoinNote)
+            failed = join.version > published or find_join(join.version) not in (
+                None,
+                join_name(note),
+            )
+            self._remove(note, join, with_files=failed and note != but)
+
+    def notes(self) -> list[str]:
+        """The notes of joins that this attempt or one before it has left."""
+        paths = self._storage.list(self._names.home)
+        attempts = ((self._names.attempt_of_join(path), path) for path in paths)
+        return [p for attempt, p in attempts if attempt is not None and attempt <= self._attempt]
+
+    def _remove(self, note: str, join: _JoinNote, *, with_files: bool) -> None:
+        for path in join.files if with_files else ():
+            if self._names.is_file(path):
+                self._storage.delete(path)
+        self._storage.delete(note)
+
+    def _join_bin(self, path: str, sources: Sequence[_Source]) -> TableFile | None:
+        """Write the rows of some files into one; None if their columns differ."""
+        target = pa.BufferOutputStream()
+        writer: pq.ParquetWriter | None = None
+        held: list[pa.RecordBatch] = []
+        held_bytes = rows = 0
+        for file, transaction in sources:
+            parquet = pq.ParquetFile(pa.BufferReader(self._read(file, transaction)))
+            if writer is None:
+                writer = pq.ParquetWriter(target, parquet.schema_arrow)
+            elif not parquet.schema_arrow.equals(writer.schema):
+                return None
+            for batch in parquet.iter_batches(_BATCH_ROWS):
+                held.append(batch)
+                held_bytes += batch.nbytes
+                rows += batch.num_rows
+                if held_bytes >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
+                    held = []
+                    held_bytes = 0
+        assert writer is not None
+        if held:
+            writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
+        writer.close()
+        data = target.getvalue().to_pybytes()
+        self._storage.put(path, data)
+        stats = join_stats([file.stats for file, _ in sources])
+        return TableFile(path, len(data), rows, sources[0][0].partition, stats)
+
+
+def join_name(note: str) -> str:
+    """The name of a join by its note."""
+    return note.rpartition("/")[2]
+
+
+def divide(
+    due: Sequence[TableTransaction],
+) -> tuple[tuple[TableTransaction, ...], tuple[TableTransaction, ...]]:
+    """Tell transactions whose files are worth keeping from those whose files are to be joined.
+
+    A file is worth it if it is large, or has nothing to be joined with.
+    """
+    partitions = Counter(_values(file) for one in due for file in one.files)
+    kept: list[TableTransaction] = []
+    replaced: list[TableTransaction] = []
+    for one in due:
+        worth = (
+            file.length >= TARGET_BYTES // 2 or partitions[_values(file)] == 1 for file in one.files
+        )
+        (kept if all(worth) else replaced).append(one)
+    return tuple(kept), tuple(replaced)
+
+
+def join_plan(transactions: Sequence[TableTransaction]) -> Iterator[list[_Source]]:
+    """Put files into bins: of one partition of the table, in order, and not too many."""
+    sources = [(file, one) for one in transactions for file in one.files]
+    sources.sort(key=lambda source: _values(source[0]))  # stable: rows keep their order
+    for _, files in groupby(sources, key=lambda source: _values(source[0])):
+        bin: list[_Source] = []
+        held = 0
+        for source in files:
+            bin.append(source)
+            held += source[0].length
+            if held >= TARGET_BYTES:
+                yield bin
+                bin = []
+                held = 0
+        if bin:
+            yield bin
+
+
+def _values(file: TableFile) -> str:
+    return repr(sorted(file.partition.items()))
+
+
 _TRIES = 8
 _CLOSE_S = 30.0
 

@@ -13,24 +13,31 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from turnback.connectors.tables.committer import Mark, newest_commit, who_commits
-from turnback.connectors.tables.compaction import Compaction, ConflictError
-from turnback.connectors.tables.files import Layout, TableFile
-from turnback.connectors.tables.join import TARGET_BYTES
-from turnback.connectors.tables.schema import (
+from turnback.connectors.tables.compaction import TARGET_BYTES, Compaction, ConflictError
+from turnback.connectors.tables.files import (
     ChangeKind,
     ColumnChange,
+    Layout,
+    TableFile,
     changed_table,
     column_changes,
+    delta_stats,
     describe_problems,
     partition_differences,
 )
-from turnback.connectors.tables.sink import TableSink, commit_marks, found_join, sync_files
-from turnback.connectors.tables.stats import delta_stats
+from turnback.connectors.tables.sink import (
+    Mark,
+    TableSink,
+    commit_marks,
+    found_join,
+    newest_commit,
+    sync_files,
+    who_commits,
+)
 from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.core.extras import require
 from turnback.sinks.base import CommitterContext, attempt_of, name_sink, version_of
-from turnback.sinks.identity import SinkIdentity
+from turnback.sinks.ownership import SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.storage.local import LocalStorage

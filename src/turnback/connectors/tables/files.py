@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from turnback.connectors.tables.stats import partition_text
-from turnback.core.errors import NullKeyError, SinkError, StorageError
+from turnback.core.errors import NullKeyError, SinkError, StorageError, TableChangedError
 from turnback.sinks.base import (
     CommitterContext,
     SinkWriter,
@@ -37,11 +38,268 @@ from turnback.sinks.base import (
     seal_handle,
     version_of,
 )
-from turnback.sinks.identity import SinkIdentity
-from turnback.sinks.ownership import SUFFIX
+from turnback.sinks.ownership import SUFFIX, SinkIdentity
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal
 from turnback.values.columns import Batch
+
+_COLUMNS = 32
+_CHARACTERS = 32
+_EXACT_DIGITS = 15
+"""Readers take decimals in statistics for floating point numbers, which hold so many digits."""
+
+
+_FAR_YEAR = re.compile(r"[+-]\d+-\d\d-\d\d")
+"""How a date begins that texts do not order: before the year 0, or after 9999."""
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    numRecords: int  # noqa: N815 (these are Delta's own names)
+    minValues: dict[str, Any]  # noqa: N815
+    maxValues: dict[str, Any]  # noqa: N815
+    nullCount: dict[str, int]  # noqa: N815
+
+
+def delta_stats(table: pa.Table) -> str:
+    """The statistics of a file as JSON: bounds and nulls of its first columns.
+
+    Bounds may be wider than the values, never narrower.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name, column in list(zip(table.column_names, table.columns, strict=True))[:_COLUMNS]:
+        if pt.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
+        smallest, largest = _bounds(column)
+        if smallest is not None:
+            low[name] = smallest
+        if largest is not None:
+            high[name] = largest
+    return msgspec.json.encode(_Stats(table.num_rows, low, high, nulls)).decode()
+
+
+def join_stats(texts: Sequence[str]) -> str:
+    """The statistics of a file that has the rows of several, of theirs; '' if one has none."""
+    if not all(texts):
+        return ""
+    parts = [msgspec.json.decode(text, type=_Stats) for text in texts]
+    names = dict.fromkeys(name for part in parts for name in part.nullCount)
+    nulls = {name: sum(part.nullCount.get(name, 0) for part in parts) for name in names}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in names:
+        # A file without a value has no bounds, and needs none.
+        filled = [part for part in parts if part.nullCount.get(name, 0) < part.numRecords]
+        if _are_ordered([part.minValues.get(name) for part in filled]):
+            low[name] = min(part.minValues[name] for part in filled)
+        if _are_ordered([part.maxValues.get(name) for part in filled]):
+            high[name] = max(part.maxValues[name] for part in filled)
+    rows = sum(part.numRecords for part in parts)
+    return msgspec.json.encode(_Stats(rows, low, high, nulls)).decode()
+
+
+def _are_ordered(bounds: Sequence[Any]) -> bool:
+    """Whether bounds are all known, and their order in JSON is that of the values."""
+    known = bool(bounds) and None not in bounds
+    return known and not any(isinstance(b, str) and _FAR_YEAR.match(b) for b in bounds)
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    kind = column.type
+    if column.null_count == len(column) or pt.is_boolean(kind) or pt.is_binary(kind):
+        return None, None
+    # NaN is larger than every number to Spark, and no number to Arrow.
+    if pt.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
+        return None, None
+    if pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS:
+        return None, None
+    found = pc.min_max(column)
+    low = found["min"]
+    high = found["max"]
+    if pt.is_timestamp(kind):
+        zone = "Z" if kind.tz else ""
+        return _millis(low.value // 1000) + zone, _millis(-(-high.value // 1000)) + zone
+    if pt.is_date(kind):
+        return low.as_py().isoformat(), high.as_py().isoformat()
+    if pt.is_decimal(kind):
+        return float(low.as_py()), float(high.as_py())
+    if pt.is_string(kind):
+        text = high.as_py()
+        return low.as_py()[:_CHARACTERS], text if len(text) <= _CHARACTERS else None
+    return low.as_py(), high.as_py()
+
+
+def _millis(value: int) -> str:
+    return str(np.datetime64(value, "ms"))
+
+
+def is_partitionable(kind: pa.DataType) -> bool:
+    """Whether a column of this type can divide a table, or identify rows of it.
+
+    Readers disagree on fractions: delta-rs takes the decimal -0.01 of a partition for '0.-1'.
+    """
+    return bool(
+        pt.is_string(kind)
+        or pt.is_integer(kind)
+        or pt.is_boolean(kind)
+        or pt.is_date(kind)
+        or pt.is_timestamp(kind)
+    )
+
+
+def partition_text(value: pa.Scalar) -> str | None:
+    """The value of a partition column as a Delta log has it."""
+    if not value.is_valid:
+        return None
+    if pt.is_boolean(value.type):
+        return "true" if value.as_py() else "false"
+    if pt.is_timestamp(value.type):
+        text = str(np.datetime64(value.value, "us"))
+        # Without a zone, readers take an instant for one of their own time zone.
+        return f"{text}Z" if value.type.tz else text.replace("T", " ")
+    return str(value.as_py())
+
+
+class ChangeKind(Enum):
+    """What a table would have to change."""
+
+    ADD = auto()
+    """A column that the stream has and the table does not."""
+    WIDEN = auto()
+    """A column of a type that holds fewer values than that of the stream."""
+    NULLABLE = auto()
+    """A column that must not be null in the table."""
+    OTHER = auto()
+    """A column of another type."""
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """A change that a table needs before the rows of a stream fit it."""
+
+    kind: ChangeKind
+    column: str
+    here: pa.DataType
+    there: pa.DataType | None = None
+
+    def describe(self) -> str:
+        """Say what is different."""
+        if self.kind is ChangeKind.ADD:
+            return f"the table has no column {self.column!r} ({self.here})"
+        if self.kind is ChangeKind.NULLABLE:
+            return f"column {self.column!r} must not be null in the table, but may be here"
+        return f"column {self.column!r} is {self.there} in the table, {self.here} here"
+
+    def remedy(self, table: str) -> str:
+        """The statement that makes the table fit, or what to do where there is none."""
+        column = f"`{self.column}`"
+        if self.kind is ChangeKind.ADD:
+            return f"ALTER TABLE {table} ADD COLUMN {column} {sql_type(self.here)}"
+        if self.kind is ChangeKind.WIDEN:
+            return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {sql_type(self.here)}"
+        if self.kind is ChangeKind.NULLABLE:
+            return f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"
+        wanted = sql_type(self.there) if self.there is not None else "its type"
+        return f"convert {self.column!r} to {wanted} before the sink, or give it another name"
+
+
+def column_changes(stream: pa.Schema, table: pa.Schema) -> Iterator[ColumnChange]:
+    """Find what keeps rows of a stream from being written to a table; any order of columns is fine.
+
+    Columns that only the table has are filled with null.
+    """
+    for field in stream:
+        index = table.get_field_index(field.name)
+        if index < 0:
+            yield ColumnChange(ChangeKind.ADD, field.name, field.type)
+            continue
+        there = table.field(index).type
+        if plain_type(there) != plain_type(field.type):
+            wider = _holds_all(field.type, there)
+            kind = ChangeKind.WIDEN if wider else ChangeKind.OTHER
+            yield ColumnChange(kind, field.name, field.type, there)
+    for field in table:
+        if not field.nullable:
+            yield ColumnChange(ChangeKind.NULLABLE, field.name, field.type, field.type)
+
+
+def partition_differences(table: tuple[str, ...], stream: tuple[str, ...]) -> list[str]:
+    """Say if a table is divided by other columns than a sink wants."""
+    if table == stream:
+        return []
+    found = f"by {', '.join(table)}" if table else "not at all"
+    return [f"the table is partitioned {found}; give partition_by={table!r}, not {stream!r}"]
+
+
+def describe_problems(changes: list[ColumnChange], others: list[str], table: str) -> str:
+    """Say what is different, and what to do about each column."""
+    found = "; ".join([*(change.describe() for change in changes), *others])
+    if not changes:
+        return found
+    return f"{found}. What is needed: {'; '.join(change.remedy(table) for change in changes)}"
+
+
+def changed_table(name: str, kind: str, place: str, problems: str) -> TableChangedError:
+    """The error of a job whose table was changed while it runs."""
+    return TableChangedError(
+        f"{name}: the {kind} table {place} was changed while the job ran, and its rows do not fit "
+        f"any more: {problems}. Then start the job again: its checkpoint has promised what is not "
+        "in the table yet"
+    )
+
+
+def plain_type(kind: pa.DataType) -> str:
+    """A type as text, without the names and widths that do not matter to Parquet."""
+    if pt.is_struct(kind):
+        return f"struct<{','.join(f'{f.name}:{plain_type(f.type)}' for f in kind)}>"
+    if pt.is_map(kind):
+        return f"map<{plain_type(kind.key_type)},{plain_type(kind.item_type)}>"
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return f"list<{plain_type(kind.value_type)}>"
+    return str(kind).removeprefix("large_")
+
+
+def _holds_all(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether a type holds every value of another of its family."""
+    if pt.is_signed_integer(wide) and pt.is_signed_integer(narrow):
+        return bool(wide.bit_width > narrow.bit_width)
+    if pt.is_floating(wide) and pt.is_floating(narrow):
+        return bool(wide.bit_width > narrow.bit_width)
+    if pt.is_decimal(wide) and pt.is_decimal(narrow):
+        return bool(wide.scale == narrow.scale and wide.precision > narrow.precision)
+    return False
+
+
+_SQL = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "binary": "BINARY",
+    "date32[day]": "DATE",
+}
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """A type as statements of Spark have it."""
+    if pt.is_struct(kind):
+        return f"STRUCT<{', '.join(f'`{f.name}`: {sql_type(f.type)}' for f in kind)}>"
+    if pt.is_map(kind):
+        return f"MAP<{sql_type(kind.key_type)}, {sql_type(kind.item_type)}>"
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return f"ARRAY<{sql_type(kind.value_type)}>"
+    if pt.is_timestamp(kind):
+        return "TIMESTAMP" if kind.tz else "TIMESTAMP_NTZ"
+    if pt.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SQL.get(plain_type(kind), str(kind).upper())
+
 
 TABLE_KINDS = ("delta", "iceberg")
 """Kinds of sinks that have `TableTransaction`s."""

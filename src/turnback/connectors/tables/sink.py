@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import random
+import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from turnback.connectors.tables.committer import (
-    Mark,
-    TableCommitter,
-    TableTarget,
-    forget_unknown_output,
-    require_known_output,
-    who_commits,
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from turnback.connectors.tables.compaction import (
+    BackgroundCompaction,
+    Compaction,
+    CompactTarget,
+    ConflictError,
+    Joined,
+    Joiner,
+    compact_table,
 )
-from turnback.connectors.tables.compaction import BackgroundCompaction, Compaction, compact_table
-from turnback.connectors.tables.files import FileNames, Layout, TableTransaction, TableWriter
-from turnback.connectors.tables.stats import is_partitionable
-from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.connectors.tables.files import (
+    FileNames,
+    Layout,
+    TableFile,
+    TableTransaction,
+    TableWriter,
+    is_partitionable,
+    remove_noted,
+)
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, StorageError
 from turnback.core.units import parse_size
 from turnback.sinks.base import (
     Committer,
@@ -32,21 +47,638 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     name_sink,
+    promised_version,
+    require_known_attempt,
+    require_promised,
+    version_of,
 )
-from turnback.sinks.identity import SinkIdentity
-from turnback.sinks.ownership import Ownership
+from turnback.sinks.ownership import Ownership, SinkIdentity, homes_of, job_home
 from turnback.storage.base import Storage
 from turnback.storage.directory import sync_directory
 from turnback.storage.local import LocalStorage
 from turnback.values.columns import stream_schema
 from turnback.values.typeinfo import TypeInfo
 
+_LOG = logging.getLogger(__name__)
+_VERSION = "turnback.version"
+_DIRECTORY = "turnback.directory"
+_JOB_ID = "turnback.job-id"
+_ATTEMPT = "turnback.attempt"
+_NONCE = "turnback.nonce"
+_TRIES = 12
+_LONGEST_WAIT_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a sink is, as its table remembers it.
+
+    Attributes:
+        version: The newest output that the table has; `version_of` made it.
+        attempt: The attempt whose driver wrote the mark; 0 if the table was handed over since.
+        nonce: Stands for that driver, see `short_nonce`; empty if it is not known.
+        fence: Output up to this version that the table does not have was rolled back, and must
+            never come into it: its files are gone, or about to go.
+    """
+
+    identity: SinkIdentity
+    version: int = 0
+    attempt: int = 0
+    nonce: str = ""
+    fence: int = 0
+
+
+def short_nonce(nonce: str) -> str:
+    """10 characters that stand for a driver where there is no room for more; empty for none."""
+    return blake2b(nonce.encode(), digest_size=5).hexdigest() if nonce else ""
+
+
+class TableTarget(CompactTarget, Protocol):
+    """A table in its format's own words. Only on the driver, one call at a time.
+
+    The three that commit do so in one commit of the table, together with the mark, and raise
+    `ConflictError` if any sink's mark was written since `look`: another driver, or another job that
+    has taken the table over.
+    """
+
+    def check(self, type: TypeInfo | None) -> None:
+        """Raise `ConfigurationError` if the table exists and a stream does not fit it."""
+
+    def exists(self) -> bool: ...
+
+    def create(self, type: TypeInfo) -> None:
+        """Create the table unless it exists."""
+
+    def adapt(self, type: TypeInfo) -> None:
+        """Give the table what a stream has new, if the sink may, once all older rows are in it.
+
+        From then on `look` raises `TableChangedError` if the rows do not fit any more.
+        """
+
+    def look(self) -> None:
+        """Look at the table anew."""
+
+    def remembered(self, identity: SinkIdentity) -> Mark | None:
+        """The mark of a sink in the table that was last looked at, if there is one."""
+
+    def referenced(self, paths: Collection[str]) -> set[str]:
+        """Which of these files the table that was last looked at has."""
+
+    def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
+        """Add files; `join` is the name of what has joined them, for `find_join`."""
+
+    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
+        """See `FindJoin`; of the table that was last looked at."""
+
+    def merge(self, rows: pa.Table, mark: Mark) -> None: ...
+
+    def mark(self, mark: Mark) -> None: ...
+
+    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
+        """What the newest commit of a job directory says about itself, see `who_commits`.
+
+        None if the table that was last looked at does not reach back that far.
+        """
+
+    def version(self) -> str:
+        """The version of the table that was last looked at or committed."""
+
+
+def who_commits(mark: Mark) -> dict[str, str]:
+    """What a commit says of its driver, to people and for `require_known_output`."""
+    return {
+        _VERSION: str(mark.version),
+        _DIRECTORY: mark.identity.directory_id,
+        _JOB_ID: mark.identity.job_id,
+        _ATTEMPT: str(mark.attempt),
+        _NONCE: mark.nonce,
+    }
+
+
+def newest_commit(
+    commits: Iterable[Mapping[str, Any]], directory_id: str
+) -> Mapping[str, Any] | None:
+    """Find the newest commit of a job directory; `commits` are what they say, newest first."""
+    own = (commit for commit in commits if commit.get(_DIRECTORY) == directory_id)
+    return next(own, None)
+
+
+def require_known_marks(target: TableTarget, ctx: CommitterContext, place: str) -> None:
+    """Refuse a table with output of this sink that the job directory knows nothing of.
+
+    To be called after `TableTarget.look`, before anything that the table has counts as published.
+
+    Raises:
+        FencedError: A newer attempt has written to it.
+        ConfigurationError: The job directory was restored from a backup, or replaced by a copy.
+    """
+    own = SinkIdentity.of(ctx)
+    # What has no job directory in it is this job's, because the table is.
+    mark = target.remembered(own) or target.remembered(own.without_directory)
+    if mark is None or (mark.attempt, mark.nonce) == (ctx.attempt, short_nonce(ctx.nonce)):
+        return
+    known = ctx.attempts.nonce_of(mark.attempt) if ctx.attempts is not None else None
+    same = known is not None and mark.nonce in ("", short_nonce(known))
+    nonce = known if known is not None and same else mark.nonce
+    require_known_attempt(ctx, mark.attempt, nonce, place)
+
+
+def require_known_output(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    """Refuse a table with output that the job directory knows nothing of, or has not promised.
+
+    To be called after `TableTarget.look`, when the table is claimed. Whatever the sinks were called
+    that have written it: a job directory that was restored from a backup may not know what they
+    were called later, but the commits of a table say whose they are.
+
+    Args:
+        target: The table.
+        ctx: Who claims it.
+        place: What messages call the table.
+        before: The job that the table belonged to until now, if it was in the same job directory;
+            empty if there was none.
+
+    Raises:
+        FencedError: A newer attempt has written to it.
+        ConfigurationError: The job directory was restored from a backup, or replaced by a copy.
+    """
+    for one in _same_directory(ctx, before):
+        require_known_marks(target, one, place)
+        mark = target.remembered(SinkIdentity.of(one))
+        if mark is not None:
+            require_promised(one, mark.version, place)
+    if ctx.directory_id:
+        _require_known_commits(target, ctx, place, before)
+
+
+def _require_known_commits(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    newest = target.newest_commit(ctx.directory_id) if ctx.job_id else None
+    # What was there before the job directory was deleted and made again does not count.
+    if newest is None or newest.get(_JOB_ID) not in (ctx.job_id, before):
+        return
+    attempt = int(newest[_ATTEMPT])
+    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
+    nonce = newest.get(_NONCE, "")
+    same = known is not None and nonce in ("", short_nonce(known))
+    require_known_attempt(ctx, attempt, known if known is not None and same else nonce, place)
+    if attempt:
+        require_promised(ctx, int(newest[_VERSION]), place)
+
+
+def _same_directory(ctx: CommitterContext, before: str) -> list[CommitterContext]:
+    """The sink, and all others that the job directory knows; also those of the job before."""
+    jobs = {ctx.job_id, before} - {""} if ctx.job_id else {ctx.job_id}
+    uids = (ctx.uid, *ctx.other_uids)
+    return [replace(ctx, uid=uid, job_id=job) for job in sorted(jobs) for uid in uids]
+
+
+def forget_unknown_output(
+    target: TableTarget, ctx: CommitterContext, place: str, before: str
+) -> None:
+    """Let a job go on that would be refused for what the table has, as its user allows."""
+    for one in _same_directory(ctx, before):
+        target.look()
+        _forget_unknown_mark(target, one, place)
+    target.look()
+    try:
+        _require_known_commits(target, replace(ctx, take_over=False), place, before)
+    except ConfigurationError:
+        target.mark(target.remembered(SinkIdentity.of(ctx)) or Mark(SinkIdentity.of(ctx)))
+
+
+def _forget_unknown_mark(target: TableTarget, ctx: CommitterContext, place: str) -> None:
+    own = SinkIdentity.of(ctx)
+    try:
+        require_known_marks(target, replace(ctx, take_over=False), place)
+    except ConfigurationError:
+        target.mark(Mark(own))
+        return
+    mark = target.remembered(own)
+    if mark is None:
+        return
+    promised = promised_version(ctx, mark.version)
+    if promised < mark.version:
+        target.mark(replace(mark, version=promised))
+
+
+class TableCommitter:
+    """Commits the output of all epochs that are due at once.
+
+    With `write_every` the output of so many checkpoints waits, or `write_bytes` of it; then files
+    are joined before they become part of the table.
+    """
+
+    def __init__(
+        self,
+        target: TableTarget,
+        storage: Storage,
+        ctx: CommitterContext,
+        *,
+        kind: str,
+        place: str,
+        key: tuple[str, ...],
+        write_every: int = 1,
+        write_bytes: int | None = None,
+        compaction: BackgroundCompaction | None = None,
+    ) -> None:
+        self._target = target
+        self._storage = storage
+        self._ctx = ctx
+        self._kind = kind
+        self._place = place
+        self._key = key
+        self._write_every = write_every
+        self._write_bytes = write_bytes
+        self._compaction = compaction
+        self._identity = SinkIdentity.of(ctx)
+        self._joined: Joined | None = None
+        self._waited = self._added = 0
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._ownership = Ownership(storage, place, ctx)
+        self._version: str | None = None
+        self._recovered = False
+        self._before: dict[SinkIdentity, int] = {}
+        """The number of a sink that the table had before the last commit."""
+        self._tried: dict[SinkIdentity, int] = {}
+        """The highest number of a sink that a commit was begun with, whatever became of it."""
+
+    def is_due(self, transactions: Sequence[bytes]) -> bool:
+        """Whether so much output waits that it is to be written; asked once a checkpoint."""
+        self._waited += 1
+        if self._waited >= self._write_every:
+            return True
+        waiting = (file.length for one in self._decode(transactions) for file in one.files)
+        return self._write_bytes is not None and sum(waiting) >= self._write_bytes
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Commit what the table does not have yet; all of it, or nothing.
+
+        1. look how far the table is, and whose it is
+        2. join small files, if several checkpoints are written at once
+        3. remove the notes: from here on the files may be referred to
+        4. commit files and mark; if somebody was faster, start again
+        """
+        due = self._decode(transactions)
+        if due and not self._recovered:
+            self._require_files(due)
+        for identity, group in self._by_identity(due).items():
+            self._commit_group(identity, group)
+        self._waited = 0
+        if self._compaction is not None:
+            self._compaction.added(self._added)
+        self._added = 0
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Remove files that the table does not have.
+
+        Where a commit was begun, by this driver or one before it, only the table can tell. It gets
+        a mark first, so that a commit which is still under way cannot land afterwards; if it does
+        not answer, nothing is removed.
+        """
+        dropped = self._decode(transactions)
+        for identity, group in self._by_identity(dropped).items():
+            doubtful = [one for one in group if self._may_be_published(one, identity)]
+            if doubtful:
+                self._drop_doubtful(doubtful, identity)
+            for transaction in group:
+                if transaction not in doubtful:
+                    self._remove(transaction)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        self.commit(pending)
+        for identity, paths in self._kept().items():
+            self._roll_back_left(identity, paths)
+        self._recovered = True
+        if self._ctx.type is not None:
+            adapt = self._target.adapt
+            type = self._ctx.type
+            self._with_retries(lambda: adapt(type))
+        if self._version is None:
+            self._with_retries(self._target.look)
+            self._version = self._target.version()
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        kept = {path for transaction in self._decode(known) for path in transaction.notes}
+        for identity, paths in self._kept().items():
+            if (identity.job_id, identity.uid) == (self._ctx.job_id, self._ctx.uid):
+                names = FileNames(identity)
+                own = [path for path in paths if names.attempt_of(path) == self._ctx.attempt]
+                self._remove_left(identity, [path for path in own if path not in kept])
+
+    def close(self) -> None:
+        if self._compaction is not None:
+            self._compaction.close()
+
+    def target_version(self) -> str | None:
+        """The version of the table that has everything committed so far."""
+        return self._version
+
+    # -- the commit
+
+    def _commit_group(
+        self, identity: SinkIdentity, transactions: Sequence[TableTransaction]
+    ) -> None:
+        try:
+            self._with_retries(lambda: self._publish(identity, transactions))
+        finally:
+            self._joined = None
+        self._drop_staged(transactions)
+
+    def _publish(self, identity: SinkIdentity, transactions: Sequence[TableTransaction]) -> None:
+        with self._compaction.alone if self._compaction is not None else nullcontext():
+            self._publish_alone(identity, transactions)
+
+    def _publish_alone(
+        self, identity: SinkIdentity, transactions: Sequence[TableTransaction]
+    ) -> None:
+        remembered = self._look(identity)
+        # After the look: whoever takes the table over now makes the commit below conflict.
+        self._ownership.check()
+        require_known_marks(self._target, self._ctx, self._place)
+        done = remembered.version
+        due = [transaction for transaction in transactions if transaction.version > done]
+        if due:
+            self._refuse_rolled_back(due, remembered)
+            mark = self._signed(replace(remembered, version=due[-1].version))
+            self._tried[identity] = max(mark.version, self._tried.get(identity, 0))
+            if all(transaction.staged for transaction in due) and self._key:
+                self._target.merge(self._newest_rows(due), mark)
+                self._added += 1
+            elif not any(transaction.staged for transaction in due) and not self._key:
+                self._append(due, mark, done)
+            else:
+                raise ConfigurationError(
+                    f"{self._name}: output was prepared in the other mode, 'append' or 'upsert', "
+                    "and is not committed yet. Start the job once with the mode it had, stop it "
+                    "with a savepoint, then change the mode"
+                )
+        self._version = self._target.version()
+
+    def _look(self, identity: SinkIdentity) -> Mark:
+        """Look at the table anew; returns what it remembers of a sink."""
+        self._target.look()
+        return self._target.remembered(identity) or Mark(identity)
+
+    def _signed(self, mark: Mark) -> Mark:
+        """A mark as this driver writes it."""
+        return replace(mark, attempt=self._ctx.attempt, nonce=short_nonce(self._ctx.nonce))
+
+    def _refuse_rolled_back(self, due: Sequence[TableTransaction], remembered: Mark) -> None:
+        for transaction in due:
+            if transaction.version <= remembered.fence:
+                raise SinkError(
+                    f"{self._name}: {transaction.rows} rows of epoch {transaction.epoch} of "
+                    f"attempt {transaction.attempt} are lost: attempt {remembered.attempt} has "
+                    "rolled them back, because it did not start from the checkpoint that promises "
+                    "them. Start from an earlier checkpoint or a savepoint, which writes them again"
+                )
+
+    def _append(self, due: Sequence[TableTransaction], mark: Mark, done: int) -> None:
+        known = self._joined
+        identity = mark.identity
+        joins = self._write_every > 1 and identity == self._identity
+        joiner = self._joiner(identity)
+        if joins and (known is None or known.due != tuple(due)):
+            self._joined = self._joins(lambda: joiner.join(due))
+        joined = self._joined
+        if joined is None:
+            self._forget_notes(due)
+            files = [file for one in due for file in one.files]
+            self._target.append(files, mark)
+            self._before[identity] = done
+            self._added += len(files)
+            return
+        self._forget_notes(joined.kept)
+        self._target.append(joined.files, mark, joined.name)
+        self._before[identity] = done
+        self._added += len(joined.files)
+        # By now nobody else can publish these rows, so what was made of them elsewhere goes.
+        self._settle_joins(identity, done, joined.note)
+        for transaction in joined.replaced:
+            self._remove(transaction)
+
+    def _joiner(self, identity: SinkIdentity) -> Joiner:
+        return Joiner(self._storage, identity, self._ctx.attempt, self._read)
+
+    def _settle_joins(self, identity: SinkIdentity, before: int, but: str | None = None) -> None:
+        def find_join(version: int) -> str | None:
+            return self._target.find_join(identity, version)
+
+        self._joins(lambda: self._joiner(identity).settle(before, find_join, but))
+
+    def _joins(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except (StorageError, pa.ArrowException) as error:
+            raise SinkError(
+                f"{self._name}: small files of {self._place} cannot be joined: {error}"
+            ) from error
+
+    def _newest_rows(self, transactions: Sequence[TableTransaction]) -> pa.Table:
+        """The last row of each key; no more are in memory at a time, and those of one file."""
+        newest: pa.Table | None = None
+        for one in transactions:
+            for file in one.files:
+                rows = pq.read_table(pa.BufferReader(self._read(file, one)))
+                newest = self._last_of_keys(
+                    rows if newest is None else pa.concat_tables([newest, rows])
+                )
+        return newest
+
+    def _last_of_keys(self, rows: pa.Table) -> pa.Table:
+        place = "__turnback_place"
+        numbered = rows.select(list(self._key)).append_column(
+            place, pa.array(range(rows.num_rows), pa.int64())
+        )
+        last = numbered.group_by(list(self._key)).aggregate([(place, "max")])
+        return rows.take(last.column(f"{place}_max"))
+
+    def _with_retries(self, action: Callable[[], T]) -> T:
+        for tried in range(_TRIES):
+            try:
+                return action()
+            except ConflictError as error:
+                reason = str(error)
+                _LOG.info("%s: %s; trying again", self._name, reason)
+            time.sleep(min(_LONGEST_WAIT_S, 0.05 * 2**tried) * random.uniform(0.5, 1))
+        raise SinkError(
+            f"{self._name}: {self._place} was changed by others {_TRIES} times while committing: "
+            f"{reason}"
+        )
+
+    # -- rolling back
+
+    def _may_be_published(self, transaction: TableTransaction, identity: SinkIdentity) -> bool:
+        """Whether a commit of it was begun: by a driver before this one, or by this one."""
+        elsewhere = identity.directory_id not in ("", self._identity.directory_id)
+        return (
+            elsewhere
+            or transaction.attempt < self._ctx.attempt
+            or (transaction.version <= self._tried.get(identity, 0))
+        )
+
+    def _drop_doubtful(
+        self, transactions: Sequence[TableTransaction], identity: SinkIdentity
+    ) -> None:
+        """Remove what the table does not have of transactions whose commit may have been begun."""
+        done = self._fence_out(identity, transactions[-1].version)
+        files = [file.path for one in transactions if one.version > done for file in one.files]
+        referenced = self._target.referenced(files)
+        for transaction in transactions:
+            missing = referenced.isdisjoint(file.path for file in transaction.files)
+            if transaction.version > done and missing:
+                self._remove(transaction)
+                continue
+            _LOG.warning(
+                "%s: %d rows of epoch %d are not rolled back: %s has them",
+                self._name,
+                transaction.rows,
+                transaction.epoch,
+                self._place,
+            )
+            # Files whose note is still there were joined into others, or never about to be added.
+            self._remove_left(identity, transaction.notes)
+
+    def _roll_back_left(self, identity: SinkIdentity, paths: Sequence[str]) -> None:
+        """Remove the files that attempts before this one have left of a sink, by their notes."""
+        names = FileNames(identity)
+        noted = ((names.attempt_of(path), path) for path in paths)
+        left = [p for attempt, p in noted if attempt is not None and attempt < self._ctx.attempt]
+        if not left and not self._joins(self._joiner(identity).notes):
+            return
+        # A driver that is only paused may still be about to commit these files.
+        fenced = self._fence_out(identity)
+        self._settle_joins(identity, self._before.get(identity, fenced))
+        if left and identity.job_id != self._ctx.job_id:
+            _LOG.warning(
+                "%s: output of %d tasks of sink %r, which the job had written and not published "
+                "before it was started afresh, is dropped",
+                self._name,
+                len(left),
+                identity.uid,
+            )
+        self._remove_left(identity, left)
+
+    def _fence_out(self, identity: SinkIdentity, newest: int = 0) -> int:
+        """Keep drivers of older attempts, which may only be paused, from committing.
+
+        Also what this one may have under way, up to the number `newest`. Returns the number of the
+        sink that the table has.
+        """
+        fence = max(version_of(self._ctx.attempt, 0) - 1, newest)
+
+        def mark() -> int:
+            remembered = self._look(identity)
+            if max(remembered.version, remembered.fence) < fence:
+                self._target.mark(self._signed(replace(remembered, fence=fence)))
+            return remembered.version
+
+        published = self._with_retries(mark)
+        self._version = self._target.version()
+        return published
+
+    # -- files
+
+    def _decode(self, transactions: Sequence[bytes]) -> list[TableTransaction]:
+        decoded = [TableTransaction.decode(self._kind, t, self._ctx) for t in transactions]
+        return sorted(decoded, key=lambda one: (one.version, one.partition))
+
+    def _by_identity(
+        self, transactions: Sequence[TableTransaction]
+    ) -> dict[SinkIdentity, list[TableTransaction]]:
+        """Divide transactions by the sinks that wrote them: this one, perhaps by another name."""
+        groups: dict[SinkIdentity, list[TableTransaction]] = {}
+        for transaction in transactions:
+            groups.setdefault(transaction.identity(self._ctx), []).append(transaction)
+        return groups
+
+    def _require_files(self, transactions: Sequence[TableTransaction]) -> None:
+        """Refuse to refer to files that are gone; a table does not look whether they exist."""
+        for identity, group in self._by_identity(transactions).items():
+            done = self._look(identity).version
+            for one in group:
+                if one.version > done:
+                    for file in one.files:
+                        self._read(file, one)
+
+    def _read(self, file: TableFile, transaction: TableTransaction) -> bytes:
+        try:
+            data = self._storage.get(file.path)
+        except NotFoundError:
+            raise SinkError(
+                f"{self._name}: {file.rows} rows of epoch {transaction.epoch} are lost: "
+                f"{self._place}/{file.path} does not exist. Was it removed by hand, or by a vacuum "
+                "while the job was down? Put it back, or start from an earlier checkpoint"
+            ) from None
+        except StorageError as error:
+            raise SinkError(f"{self._name}: cannot read {file.path}: {error}") from error
+        if len(data) != file.length:
+            raise SinkError(
+                f"{self._name}: {self._place}/{file.path} has {len(data)} bytes, {file.length} "
+                "were written; it was changed from outside and has not been committed"
+            )
+        return data
+
+    def _forget_notes(self, transactions: Sequence[TableTransaction]) -> None:
+        for note in (note for one in transactions for note in one.notes):
+            self._delete(note)
+
+    def _drop_staged(self, transactions: Sequence[TableTransaction]) -> None:
+        for transaction in transactions:
+            if transaction.staged:
+                self._remove(transaction)
+
+    def _remove(self, transaction: TableTransaction) -> None:
+        for file in transaction.files:
+            self._delete(file.path)
+        for note in transaction.notes:
+            self._delete(note)
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._storage.delete(path)
+        except StorageError as error:
+            raise SinkError(f"{self._name}: cannot remove {path}: {error}") from error
+
+    def _kept(self) -> dict[SinkIdentity, list[str]]:
+        """What the sinks of this job keep below the table, under whatever uid and id of the job."""
+        try:
+            paths = self._storage.list(str(job_home(self._ctx.job)))
+        except StorageError as error:
+            raise SinkError(f"{self._name}: cannot list {self._place}: {error}") from error
+        by_home: dict[PurePosixPath, list[str]] = {}
+        for path in paths:
+            by_home.setdefault(PurePosixPath(path).parent.parent, []).append(path)
+        kept = {}
+        for home in sorted(homes_of(self._ctx, by_home)):
+            identity = self._identity.found_in(home)
+            if identity is not None:  # else nobody knows what the table calls so long a name
+                kept[identity] = by_home[home]
+        return kept
+
+    def _remove_left(self, identity: SinkIdentity, notes: Sequence[str]) -> None:
+        names = FileNames(identity)
+        for note in notes:
+            try:
+                remove_noted(self._storage, names, note)
+            except NotFoundError:
+                continue  # its task has removed it itself
+            except StorageError as error:
+                raise SinkError(
+                    f"{self._name}: what {note} names cannot be removed: {error}"
+                ) from error
+
+
 _MOST = 1000
 """Checkpoints hold what waits, so there has to be an end to it."""
 
 _MOST_FILES = 1_000_000
 _APP = "turnback.app"
-_VERSION = "turnback.version"
 _JOIN = "turnback.join"
 
 
