@@ -7,7 +7,8 @@ import os
 import pwd
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -25,6 +26,12 @@ from services.process import Restartable, accepts, free_port, started
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 USER, PASSWORD = "turnback", "turnback-rabbit-secret"
 _names = count(1)
+
+
+def _run(session: Coroutine[Any, Any, Any]) -> Any:
+    """Run a session in a thread: a browser of other tests keeps an event loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, session).result()
 
 
 @dataclass
@@ -67,7 +74,7 @@ class RabbitMQServer(Restartable):
             finally:
                 await client.close()
 
-        return asyncio.run(session())
+        return _run(session())
 
     def create_stream(self, **arguments: Any) -> str:
         """Create a stream and return its name."""
@@ -96,7 +103,7 @@ class RabbitMQServer(Restartable):
                     await producer.send_batch(stream, messages[at : at + 1000])
                 await producer.send_wait(stream, last)
 
-        asyncio.run(session())
+        _run(session())
 
     def _variables(self) -> list[str]:
         return [f"{key}={value}" for key, value in self.environment.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -39,6 +40,17 @@ def test_streams_and_positions_that_are_there_are_fine(rabbitmq):
     rabbitmq.write(stream, ["x"] * 7)
     for at in (None, {stream: 0}, {stream: 7, empty: 0}, {}):
         check(rabbitmq, stream, empty, at=at)
+
+
+def test_code_inside_of_an_event_loop_can_ask(rabbitmq):
+    """As all code in a notebook is."""
+    stream = rabbitmq.create_stream()
+
+    async def cell() -> None:
+        check(rabbitmq, stream)
+        check(rabbitmq, stream, at={stream: 0})
+
+    asyncio.run(cell())
 
 
 def test_a_missing_stream_is_named(rabbitmq):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import replace
 from itertools import groupby, repeat
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, PlanError, StateError
+from turnback.core.event_loop import EventLoop
 from turnback.functions.async_io import AsyncWait
 from turnback.functions.base import Function, KeyedBatchFunction, declared_states, user_function
 from turnback.functions.broadcast import BroadcastOperator, named_state
@@ -490,30 +490,6 @@ class _CallsOfEpoch:
         self.failed: tuple[BaseException, Any] | None = None
 
 
-class EventLoop:
-    """An event loop in a thread of its own, so that calls go on whatever the task is at."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="turnback-calls", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Begin some work."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-
 class AsyncWaitRunner(FunctionRunner):
     """Begins a call for every element as soon as there is room for it.
 
@@ -544,7 +520,7 @@ class AsyncWaitRunner(FunctionRunner):
 
     def process(self, batch: Batch) -> Batch | None:
         if self._loop is None:
-            self._loop = EventLoop()
+            self._loop = EventLoop("turnback-calls")
         stamps: Iterable[Any] = repeat(None)
         if batch.stamps is not None:
             stamps = zip(*(column.tolist() for column in batch.stamps), strict=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from turnback.core.errors import ConfigurationError, SourceError
+from turnback.core.event_loop import EventLoop
 from turnback.core.extras import require
 
 _APPLICATION_PROPERTIES = 0x74
@@ -140,8 +141,7 @@ class RabbitMQClient:
         self._server = server
         self._name = name
         logging.getLogger("rstream.client").setLevel(logging.INFO)  # it would log the password
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, what: _LOG.debug("%s", what))
+        self._loop = EventLoop("turnback-rabbitmq", lambda what: _LOG.debug("%s", what))
         self._clients: dict[tuple[str, int], Any] = {}
         self._leaders: dict[str, Any] = {}
 
@@ -186,7 +186,7 @@ class RabbitMQClient:
         for address in list(self._clients):
             client = self._clients.pop(address)
             if client.is_connection_alive():
-                self._loop.run_until_complete(client.close())
+                self._loop.run(client.close())
         self._loop.close()
 
     # -- inside the loop
@@ -254,7 +254,7 @@ class RabbitMQClient:
         client = self._clients.get((host, port))
         if client is not None and client.is_connection_alive():
             return client
-        # The loop rests between questions, so it could answer no heartbeats.
+        # No heartbeats: the next question notices a closed connection, and opens another one.
         client = Client(
             *(host, port),
             frame_max=1 << 20,
@@ -274,7 +274,7 @@ class RabbitMQClient:
 
         where = f"RabbitMQ at {self._server.address}"
         try:
-            return self._loop.run_until_complete(question)
+            return self._loop.run(question)
         except exceptions.StreamDoesNotExist:
             self._leaders.pop(stream, None)
             raise ConfigurationError(
