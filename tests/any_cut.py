@@ -54,7 +54,7 @@ def results_however_cut(data: st.DataObject, inputs: Inputs, build: Build) -> Re
             results = results or [[] for _ in sinks]
             for got, sink in zip(results, sinks, strict=True):
                 got += map(tuple, sink.results)
-            files, number = engine.chains.live(), engine.number
+            files, number = engine.file_index.live(), engine.number
             watermarks = engine.time.watermarks()
     return results
 

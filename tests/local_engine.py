@@ -24,7 +24,7 @@ from turnback.values.columns import Batch, stream_columns
 from turnback.values.hints import as_type
 from turnback.worker.event_time import EpochTime
 from turnback.worker.message import Barrier, Order
-from turnback.worker.program import Chains
+from turnback.worker.program import StateFileIndex
 
 BACKENDS = ("hashmap", "hashmap", "hashmap", "rocksdb")
 """Seldom the one that takes long to open."""
@@ -85,8 +85,8 @@ class LocalEngine:
         self.local = root / "local"
         self.storage = StorageRef(str(root / "job"))
         self.levels = Levels(plan, readers=readers)
-        self.chains = Chains(self.levels.programs)
-        self.chains.restore(files)
+        self.file_index = StateFileIndex(self.levels.programs)
+        self.file_index.restore(files)
         self.letters: tuple[bytes, ...] = ()
         self.acks: EpochAcks | None = None
         self.clock = ManualClock()
@@ -113,7 +113,7 @@ class LocalEngine:
         self.time.advance(self.acks.segments, self.acks.next_timer_ms())
         for ack in self.acks.acks:
             if ack.state is not None:
-                self.chains.confirm(ack.level, ack.name.partition, ack.state)
+                self.file_index.confirm(ack.level, ack.name.partition, ack.state)
         for uid, transactions in self.acks.transactions().items():
             (op,) = (op for op in self.plan.operators() if op.uid == uid)
             context = CommitterContext("job", "id", uid, self.attempt, op.input_type)
@@ -163,7 +163,7 @@ class LocalEngine:
         return [elements[start:end] for start, end in pairwise(bounds)]
 
     def _order(self, level: int, now: EpochTime) -> Order:
-        files = self.chains.of_level(level)
+        files = self.file_index.of_level(level)
         local, storage, line = str(self.local), self.storage, self.line
         return Order(
             "job", "id", self.attempt, self.number, self.backend, local, storage, files, line, now,

@@ -127,17 +127,17 @@ def test_merging_shrinks_what_nobody_asks_for_any_more(tmp_path: Path) -> None:
         job.at(minute, "abcdefghijklmnop"[minute % 16] * 2)
         job.at(minute, "".join(chr(256 + 20 * minute + number) for number in range(20)))
         assert engine.acks is not None
-        (id, files) = next(iter(engine.chains.items()))
+        (id, files) = next(iter(engine.file_index.items()))
         schemas = [schema for ack in engine.acks.acks for schema in ack.schemas]
         limits = merge_limits(schemas, minute * MINUTE)
         for merge in plan_merges(files):
             task = MergeTask(
                 id, merge.files, merge.final, ("count",), (0, 127), engine.storage, 1, limits
             )
-            engine.chains.replace(id, merge.files, task.run())
-        sizes.append(sum(file.rows for file in engine.chains.of_level(id[0])[id[1]]))
+            engine.file_index.replace(id, merge.files, task.run())
+        sizes.append(sum(file.rows for file in engine.file_index.of_level(id[0])[id[1]]))
     assert max(sizes) < 3 * 10 * 22
-    again = Engine(tmp_path / "x", Counts(ttl(Time.minutes(10))), 1, files=engine.chains.live())
+    again = Engine(tmp_path / "x", Counts(ttl(Time.minutes(10))), 1, files=engine.file_index.live())
     again.engine.storage, again.engine.number = engine.storage, engine.number
     # Of the last ten minutes, twice each; the others are forgotten.
     assert again.at(59, "fa") == [("a", 1), ("f", 3)]
@@ -220,7 +220,7 @@ def test_a_savepoint_holds_what_has_expired_unless_told_otherwise(
     engine = job.engine
     assert engine.acks is not None
     manifest: Any = SimpleNamespace(
-        state=engine.chains.live(),
+        state=engine.file_index.live(),
         max_parallelism=128,
         schemas=tuple(schema for ack in engine.acks.acks for schema in ack.schemas),
         created_ms=12 * MINUTE,

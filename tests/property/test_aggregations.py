@@ -99,4 +99,4 @@ def test_results_are_those_of_all_elements_so_far(by: str, data: st.DataObject) 
                 changed = {key_of(row) for row in rows}
                 latest = {row[:-8]: row for row in new}
                 assert latest == {key: expected(key, model[key]) for key in changed}
-            files, number = engine.chains.live(), engine.number
+            files, number = engine.file_index.live(), engine.number

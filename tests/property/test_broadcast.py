@@ -64,7 +64,7 @@ def test_the_same_as_a_plain_loop(epochs: Any, parallelism: int, tasks: int) -> 
                     env.plan(),
                     root,
                     attempt=engine.attempt + 1,
-                    files=engine.chains.live(),
+                    files=engine.file_index.live(),
                     epoch=engine.number,
                     backend="hashmap",
                     source_tasks=tasks,

@@ -135,7 +135,7 @@ def test_output_and_state_are_those_of_a_function_per_element(by: str, data: st.
                     engine.epoch({"s": rows})
             found = [(r.key, r.n, r.seen, r.tags) for r in sink.results]
             assert Counter(map(repr, found)) == Counter(map(repr, expected))
-            files, number = engine.chains.live(), engine.number
+            files, number = engine.file_index.live(), engine.number
 
 
 def _in_order(rows: list[Any], tasks: int) -> list[Any]:

@@ -138,7 +138,7 @@ class Driver:
             self.on_attempt(self, log.own_fence.attempt)
 
         runner._record_start = recorded
-        runner._starter.check()
+        runner._planner.check()
         runner._info = runner._directory.open()
         runner.report.job_id = runner._info.job_id
         runner._throughput.begin(runner._info.job_id)

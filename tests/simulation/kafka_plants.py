@@ -9,7 +9,7 @@ from unittest import mock
 
 from turnback.connectors.kafka import sink as kafka_transactions
 from turnback.connectors.kafka.client import TransactionalProducer
-from turnback.connectors.kafka.sink import KafkaRegister, TransactionalDelivery
+from turnback.connectors.kafka.sink import GroupOffsetStore, TransactionalDelivery
 
 
 def _no_fencing() -> Any:
@@ -52,7 +52,7 @@ def _unknown_commits_count_as_done() -> Any:
 
 def _nothing_outlives_the_retention() -> Any:
     """Notes are in the offsets only, which Kafka forgets."""
-    return mock.patch.object(KafkaRegister, "records", lambda self, value: [])
+    return mock.patch.object(GroupOffsetStore, "records", lambda self, value: [])
 
 
 KAFKA_PLANTS: dict[str, Callable[[], Any]] = {

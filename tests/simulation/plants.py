@@ -104,9 +104,9 @@ def _forgets_where_it_was_staged() -> Any:
 
 
 def _discards_what_waits_for_its_commit() -> Any:
-    discard = two_phase._TwoPhaseCommitter.discard_others
+    discard = two_phase._TwoPhaseCommitter.abort_orphans
     return mock.patch.object(
-        two_phase._TwoPhaseCommitter, "discard_others", lambda self, known: discard(self, ())
+        two_phase._TwoPhaseCommitter, "abort_orphans", lambda self, known: discard(self, ())
     )
 
 

@@ -157,7 +157,7 @@ class PreparedContract:
         committer.commit([winner])
         assert copy.prepare() is not None
         assert db.rows() == [("a", 1)]
-        committer.discard_others([])
+        committer.abort_orphans([])
         assert db.rows() == [("a", 1)]
         assert db.ours() == []
 
@@ -168,7 +168,7 @@ class PreparedContract:
         sink.claim(driver())
         committer = sink.committer(driver())
         committer.commit([write(sink, task(), ("a", 1))])
-        committer.discard_others([])
+        committer.abort_orphans([])
         write(sink, task(task_attempt_id=41), ("late", 1))
         next_epoch = write(sink, task(epoch=8), ("b", 2))
         running = write(sink, task(epoch=9), ("c", 3))
@@ -190,7 +190,7 @@ class PreparedContract:
         write(sink, task(partition=1, task_attempt_id=42), ("copy", 2))
         other_sink = write(sink, task(uid="another"), ("another", 3))
         committer = sink.committer(driver())
-        committer.discard_others(kept)
+        committer.abort_orphans(kept)
         assert len(db.ours()) == 3
         committer.commit(kept)
         assert db.rows() == [("a", 1), ("b", 2)]
@@ -210,7 +210,7 @@ class PreparedContract:
             write(sink, task(partition=9), ("a", 1))
         assert len(db.ours()) == 1
         committer = sink.committer(driver())
-        committer.discard_others([])
+        committer.abort_orphans([])
         again = write(sink, task(task_attempt_id=42), ("a", 1))
         committer.commit([again])
         assert db.server.query("SELECT post, n FROM latest") in ([("a", 1)], (("a", 1),))
@@ -310,7 +310,7 @@ class PreparedContract:
         committer.recover([])
         of_copy = task(attempt=4, directory_id=copy.directory_id)
         theirs = write(elsewhere, of_copy, ("b", 2))
-        committer.discard_others([theirs])
+        committer.abort_orphans([theirs])
         sink.committer(driver()).commit([promised])
         assert db.rows() == [("a", 1)]
         committer.commit([theirs])
@@ -343,7 +343,7 @@ class PreparedContract:
         other.claim(copy)
         other.committer(copy).recover([])
         assert len(db.ours()) == 2
-        listed = list(other.left_behind(copy))
+        listed = list(other.list_orphans(copy))
         assert sorted(info.epoch or 0 for info in listed) == [6, 7]
         db.server.run(f"DELETE FROM turnback_owners WHERE directory = '{copy.job_directory}'")
         sink.committer(driver(attempt=4)).recover([promised])
@@ -377,7 +377,7 @@ class PreparedContract:
         write(sink, task(attempt=3, **changes), ("a", 1))
         with pytest.raises(EpochConflictError, match=r"another attempt of the job.*[Ll]ock"):
             write(sink, task(attempt=4), ("a", 1))
-        committer.discard_others([])
+        committer.abort_orphans([])
         assert db.ours() == []
         committer.commit([write(sink, task(attempt=4), ("a", 1))])
         assert db.server.query("SELECT post, n FROM latest") == [("a", 1)]
@@ -394,7 +394,7 @@ class PreparedContract:
         of_clone = elsewhere.committer(clone)
         of_clone.recover([])
         theirs = write(elsewhere, task(attempt=5, nonce="clone"), ("b", 2))
-        of_clone.discard_others([theirs])
+        of_clone.abort_orphans([theirs])
         assert len(db.ours()) == 2
         sink.committer(original).commit([promised])
         assert db.rows() == [("a", 1)]

@@ -209,7 +209,7 @@ class RestoredContract:
         staged = write(sink, task(attempt=2, nonce="again"), ("b", 2))
         with pytest.raises(ConfigurationError, match="restored from a backup"):
             sink.committer(driver(**restored)).commit([staged])
-        assert len(list(sink.left_behind(driver(**restored)))) == 1, "it is still there"
+        assert len(list(sink.list_orphans(driver(**restored)))) == 1, "it is still there"
         taken = {**restored, "attempt": 0, "take_over": True}
         if mode == "exactly-once":
             sink.committer(driver(**restored)).abort([staged])

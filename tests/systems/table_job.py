@@ -49,12 +49,12 @@ POINTS = {
     "before-clean-up": Point(f"{_COMMITTER}._remove_left", "before"),
     "recovered": Point(f"{_COMMITTER}.recover", "after"),
 }
-_JOIN = "connectors.tables.compaction:Joiner.join"
+_JOIN = "connectors.tables.compaction:FileMerger.join"
 JOIN_POINTS = {
     "join-noted": Point(_PUT, "between", _JOIN),
     "joined": Point(_JOIN, "after"),
-    "join-published": Point("connectors.tables.compaction:Joiner.settle", "before"),
-    "join-settled": Point("connectors.tables.compaction:Joiner.settle", "after"),
+    "join-published": Point("connectors.tables.compaction:FileMerger.settle", "before"),
+    "join-settled": Point("connectors.tables.compaction:FileMerger.settle", "after"),
     "joined-files-go": Point(
         "storage.local:LocalStorage.delete",
         "between",

@@ -223,7 +223,7 @@ def test_what_is_about_to_change_is_no_reason_to_refuse(
     other = tmp_path / "other"
     other.mkdir()
     SinkJob(other, kafka_sink(kafka.servers, topic)).start()
-    read = kafka_memory.KafkaRegister.get_anywhere
+    read = kafka_memory.GroupOffsetStore.get_anywhere
     late = []
 
     def get_anywhere(register, *, settled=True):
@@ -232,7 +232,7 @@ def test_what_is_about_to_change_is_no_reason_to_refuse(
             late.append(found)
         return late[0] if late and not settled else found
 
-    monkeypatch.setattr(kafka_memory.KafkaRegister, "get_anywhere", get_anywhere)
+    monkeypatch.setattr(kafka_memory.GroupOffsetStore, "get_anywhere", get_anywhere)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     job.sink.claim(replace(job.ctx, attempt=0, take_over=True))
     job.start(job.stage(1, [("a", 1)]))

@@ -220,7 +220,7 @@ def test_a_driver_that_meets_its_successors_output_is_fenced(job: Job) -> None:
     paused, late = zombie.start(), zombie.write(A, epoch=5)
     successor = Driver(job, history, 2)
     successor.start().commit([successor.write(B, epoch=1)])
-    with pytest.raises(FencedError, match=r"attempt 1 may write nothing any more"):
+    with pytest.raises(FencedError, match=r"attempt 1 may write no more"):
         paused.commit([late])
     assert job.rows() == [B]
 

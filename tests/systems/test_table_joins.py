@@ -15,7 +15,7 @@ from turnback import DeltaSink, IcebergSink
 from turnback.connectors.registry import sink_from_description
 from turnback.connectors.tables import compaction as table_join
 from turnback.connectors.tables.files import TableTransaction
-from turnback.connectors.tables.sink import Mark, commit_marks, found_join
+from turnback.connectors.tables.sink import Mark, commit_marks, found_merge
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.sinks.ownership import SinkIdentity
@@ -125,7 +125,7 @@ def test_a_driver_that_died_after_the_commit_is_not_repeated(
     twice = many.sink.committer(many.context(3))
     joiner(twice).join([decoded(many, one) for one in prepared])  # it had failed before
     with monkeypatch.context() as patch:
-        patch.setattr(table_join.Joiner, "settle", died)
+        patch.setattr(table_join.FileMerger, "settle", died)
         with pytest.raises(KeyboardInterrupt):
             committer.commit(prepared)
     assert many.rows() == rows(1, 4)
@@ -135,7 +135,7 @@ def test_a_driver_that_died_after_the_commit_is_not_repeated(
     assert many.notes() == []
 
 
-def joiner(committer: Any) -> table_join.Joiner:
+def joiner(committer: Any) -> table_join.FileMerger:
     return committer._joiner(committer._identity)
 
 
@@ -275,8 +275,8 @@ def test_a_join_is_found_only_if_the_history_tells() -> None:
 
     one, two, plain = commit("app", 10, "j1"), commit("app", 20, "j2"), commit("app", 30, "")
     history = [plain, {}, commit("other", 15, "x"), two, one]
-    assert found_join(history, "app", 20) == "j2"
-    assert found_join(history, "app", 15) == "j2"
-    assert found_join(history, "app", 10) == "j1"
-    assert found_join(history, "app", 5) is None
-    assert found_join([plain], "app", 20) is None
+    assert found_merge(history, "app", 20) == "j2"
+    assert found_merge(history, "app", 15) == "j2"
+    assert found_merge(history, "app", 10) == "j1"
+    assert found_merge(history, "app", 5) is None
+    assert found_merge([plain], "app", 20) is None

@@ -146,10 +146,10 @@ def test_what_a_losing_task_wrote_is_removed(job):
     winner = job.write(A)
     job.write(A, task_attempt_id=41)
     assert len(job.files()) == 2
-    committer.discard_others([winner])
+    committer.abort_orphans([winner])
     assert len(job.files()) == 1
     committer.commit([winner])
-    committer.discard_others([])
+    committer.abort_orphans([])
     assert job.rows() == [A]
     assert job.files() == job.place.referenced()
     assert job.notes() == []
@@ -173,7 +173,7 @@ def test_a_newer_attempts_files_stay(job):
     zombie = job.start(3)
     job.start(4)
     newer = job.write(A, attempt=4)
-    zombie.discard_others([])
+    zombie.abort_orphans([])
     zombie.recover([])
     job.start(4, [newer])
     assert job.rows() == [A]

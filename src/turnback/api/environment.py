@@ -745,7 +745,7 @@ class StreamExecutionEnvironment:
         """
         return self.execute_async(job_name, **options).result()
 
-    def execute_anew(self) -> JobClient:
+    def _execute_collect(self) -> JobClient:
         """Start a job that only hands out its elements: it starts empty, and has its own name."""
         spec = job_spec("collect", self.configuration)
         name = check_job_name(collecting_name(self._launched, spec.root))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
 from turnback.api.savepoint import Savepoint
-from turnback.checkpoint.manifest import Redriven, SourcePosition
+from turnback.checkpoint.manifest import RedriveProgress, SourcePosition
 from turnback.config.checkpointing import SavepointFormat
 from turnback.config.configuration import location
 from turnback.connectors.kafka.source import kafka_position
@@ -342,7 +342,7 @@ class SavepointWriter:
             states=tuple(files.write_state(*state) for state in draft.states.values()),
             watermarks=draft.watermarks,
             origin=base.origin if base else None,
-            redriven=base.document.redriven if base else Redriven(),
+            redriven=base.document.redriven if base else RedriveProgress(),
             started=base.metadata.started if base and base.metadata else None,
         )
 

@@ -89,7 +89,7 @@ from turnback.plan.graph import (
 )
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
-from turnback.timing.folded_windows import FoldedWindows, WindowAggregation, plan_window_aggregation
+from turnback.timing.folded_windows import PaneWindows, WindowAggregation, plan_window_aggregation
 from turnback.timing.joins import (
     CoGroupWindow,
     Interval,
@@ -99,7 +99,7 @@ from turnback.timing.joins import (
     tagged_type,
 )
 from turnback.timing.triggers import CountEvictor, CountTrigger, Evictor, PurgingTrigger, Trigger
-from turnback.timing.window_operator import Folding, WindowOperator, WindowPlan
+from turnback.timing.window_operator import WindowAccumulator, WindowOperator, WindowPlan
 from turnback.timing.windows import GlobalWindows, TumblingEventTimeWindows, WindowAssigner
 from turnback.values.columns import stream_columns
 from turnback.values.hints import as_type
@@ -216,7 +216,7 @@ class DataStreamSink(Named):
 _OURS = ("turnback.functions.", "turnback.timing.", "turnback.plan.")
 
 
-class Tolerant(Named):
+class ErrorHandling(Named):
     """A stream whose operator can go on without elements at which its function fails."""
 
     def on_error(self, policy: str) -> Self:
@@ -519,7 +519,7 @@ def timestamps() -> None:
     """What operators that give timestamps are named after."""
 
 
-class DataStream(Tolerant, Partitioned):
+class DataStream(ErrorHandling, Partitioned):
     """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
 
     _key: KeySpec | None = None
@@ -696,7 +696,7 @@ class DataStream(Tolerant, Partitioned):
         self.sink_to(sink).uid("collect").name("collect")
         env = self._graph.environment
         name = job_execution_name
-        job = env.execute_anew() if name is None else env.execute_async(name)
+        job = env._execute_collect() if name is None else env.execute_async(name)
         elements = CloseableIterator(sink, job)
         if limit is None:
             return elements
@@ -911,7 +911,7 @@ class WindowedStream:
             output_type: Of what the window function gives.
         """
         function = as_function(reduce_function, ReduceFunction, "reduce")
-        folding = Folding(self._keyed.type, reduce=function)
+        folding = WindowAccumulator(self._keyed.type, reduce=function)
         return self._apply(folding, window_function, output_type, self._keyed.type, reduce_function)
 
     def aggregate(
@@ -948,7 +948,7 @@ class WindowedStream:
             accumulator_type = returned_type(aggregate_function.create_accumulator)
         if accumulator_type is None or accumulator_type is Any:
             raise PlanError("aggregate needs accumulator_type: the type of what is stored")
-        folding = Folding(as_type(accumulator_type), aggregate=aggregate_function)
+        folding = WindowAccumulator(as_type(accumulator_type), aggregate=aggregate_function)
         if output_type is None and window_function is None:
             output_type = returned_type(aggregate_function.get_result)
         return self._apply(folding, window_function, output_type, None, aggregate_function)
@@ -1000,7 +1000,7 @@ class WindowedStream:
 
     def _apply(
         self,
-        folding: Folding | None,
+        folding: WindowAccumulator | None,
         function: Any,
         output_type: Any,
         default: TypeInfo | None,
@@ -1023,7 +1023,7 @@ class WindowedStream:
         return self._run(plan, type_, named_after)
 
     def _run(self, plan: WindowPlan, type_: TypeInfo, named_after: Any) -> DataStream:
-        function: Function = FoldedWindows.of(plan) or WindowOperator(plan)
+        function: Function = PaneWindows.of(plan) or WindowOperator(plan)
         keyed = self._keyed
         stream = keyed._add(NodeKind.KEYED_PROCESS, named_after, function, type_, keyed._key)
         return stream.name(name_of(named_after))

@@ -36,7 +36,7 @@ class EpochCommitter(Protocol):
 class DiscardsOthers(Protocol):
     """A committer that can find transactions that nobody will ever commit, and roll them back."""
 
-    def discard_others(self, known: Sequence[bytes]) -> None: ...
+    def abort_orphans(self, known: Sequence[bytes]) -> None: ...
 
 
 @runtime_checkable
@@ -167,12 +167,12 @@ class Committers:
     def can_discard(self) -> bool:
         return any(isinstance(one, DiscardsOthers) for one in self._by_uid.values())
 
-    def discard_others(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
+    def abort_orphans(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
         """Roll back what nobody will commit, between two epochs; the next start does what fails."""
         for uid, committer in self._by_uid.items():
             if isinstance(committer, DiscardsOthers):
                 try:
-                    committer.discard_others(known.get(uid, ()))
+                    committer.abort_orphans(known.get(uid, ()))
                 except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
                     _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)
 

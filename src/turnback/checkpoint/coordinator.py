@@ -32,7 +32,7 @@ from turnback.core.errors import (
 )
 from turnback.core.units import format_duration
 from turnback.job.history import CheckpointStats, Event, History
-from turnback.job.status import UnderWay
+from turnback.job.status import CheckpointInProgress
 
 _LOG = logging.getLogger(__name__)
 _NEVER_TOLERATED = (FencedError, CorruptFileError, ConfigurationError)
@@ -115,12 +115,14 @@ class CheckpointCoordinator:
     def failed(self) -> int:
         return self._ledger.failed
 
-    def under_way(self) -> tuple[UnderWay, ...]:
+    def under_way(self) -> tuple[CheckpointInProgress, ...]:
         with self._condition:
             now = self._now()
             wall = self._clock.now_ms()
             return tuple(
-                UnderWay(pending.epoch, pending.trigger, wall - (now - pending.triggered))
+                CheckpointInProgress(
+                    pending.epoch, pending.trigger, wall - (now - pending.triggered)
+                )
                 for pending in self._ledger.in_flight
             )
 
@@ -165,9 +167,9 @@ class CheckpointCoordinator:
                     f"{self._timeout()}"
                 ) from None
 
-    def discard_others(self) -> bool:
+    def abort_orphans(self) -> bool:
         """Roll back what nobody will commit, between two epochs; see `CommitProtocol`."""
-        return self._protocol.discard_others(self._settings.timeout_ms / 1000)
+        return self._protocol.abort_orphans(self._settings.timeout_ms / 1000)
 
     def offer(self, cut: EpochCut) -> None:
         """Make what the attempt starts from its newest epoch, if it has had no input yet."""

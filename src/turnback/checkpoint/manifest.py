@@ -23,7 +23,7 @@ from turnback.state.schema import StateSchema
 from turnback.storage.envelope import seal, unseal
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True):
+class AttemptRange(msgspec.Struct, frozen=True, array_like=True):
     """Attempts that went on one from the other, up to an epoch: `first` to `last`."""
 
     first: int
@@ -31,7 +31,7 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
-class Redriven(msgspec.Struct, frozen=True):
+class RedriveProgress(msgspec.Struct, frozen=True):
     """What a checkpoint knows of dead letters.
 
     Attributes:
@@ -41,29 +41,29 @@ class Redriven(msgspec.Struct, frozen=True):
     """
 
     batches: int = 0
-    past: tuple[Stretch, ...] = ()
+    past: tuple[AttemptRange, ...] = ()
 
     def has(self, attempt: int, epoch: int) -> bool:
         """Whether an epoch of an attempt is in the past."""
         return any(s.first <= attempt <= s.last and epoch <= s.epoch for s in self.past)
 
-    def begin(self, attempt: int, epoch: int, *, continues: bool = False) -> Redriven:
+    def begin(self, attempt: int, epoch: int, *, continues: bool = False) -> RedriveProgress:
         """What holds for an attempt that starts from this, at an epoch.
 
         `continues` keeps the past short: it starts from the newest checkpoint there is.
         """
-        past = (*self.past, Stretch(attempt, attempt, epoch))
+        past = (*self.past, AttemptRange(attempt, attempt, epoch))
         if continues and self.past:
-            past = (*self.past[:-1], Stretch(self.past[-1].first, attempt, epoch))
-        return Redriven(self.batches, past)
+            past = (*self.past[:-1], AttemptRange(self.past[-1].first, attempt, epoch))
+        return RedriveProgress(self.batches, past)
 
-    def advance(self, epoch: int, batches: int) -> Redriven:
+    def advance(self, epoch: int, batches: int) -> RedriveProgress:
         """The same after an epoch, and so many batches."""
         past = (*self.past[:-1], msgspec.structs.replace(self.past[-1], epoch=epoch))
-        return Redriven(batches, past)
+        return RedriveProgress(batches, past)
 
 
-NOTHING_REDRIVEN = Redriven()
+NOTHING_REDRIVEN = RedriveProgress()
 """Of a job that knows nothing of dead letters."""
 
 
@@ -147,7 +147,7 @@ class EpochCut:
     sync_ms: int = 0
     tasks: int = 0
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    redriven: Redriven = NOTHING_REDRIVEN
+    redriven: RedriveProgress = NOTHING_REDRIVEN
     drained_by: str = ""
 
     @cached_property
@@ -174,7 +174,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
     operators: tuple[OperatorInfo, ...]
     transactions: dict[str, tuple[bytes, ...]]
     watermarks: dict[str, int]
-    redriven: Redriven = Redriven()
+    redriven: RedriveProgress = RedriveProgress()
     drained_by: str = ""
     """The request to drain the job that ends it with this checkpoint, whoever serves it."""
 

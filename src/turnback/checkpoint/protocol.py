@@ -548,7 +548,7 @@ class CommitProtocol:
         self._commit_thread.submit(commit)
         done.result(timeout_s)
 
-    def discard_others(self, timeout_s: float) -> bool:
+    def abort_orphans(self, timeout_s: float) -> bool:
         """Roll back what tasks prepared and no open transaction covers, and wait for it.
 
         No epoch may be running: what its tasks prepare is not open yet. The time is allowed twice,
@@ -567,7 +567,7 @@ class CommitProtocol:
                 self._log.check_fence()
                 with self._lock:
                     known = self._ledger.open.upto(sys.maxsize)
-                self._committers.discard_others(known)
+                self._committers.abort_orphans(known)
                 done.set_result(None)
             except BaseException as error:  # noqa: BLE001 (raised by the caller)
                 done.set_exception(error)

@@ -19,8 +19,8 @@ from turnback.sinks.base import (
     CommitterContext,
     WriterContext,
     directory_digest,
-    name_sink,
     require_newest_attempt,
+    sink_label,
 )
 from turnback.sinks.idempotent import IdempotentSink
 from turnback.storage.locations import canonical_directory
@@ -202,14 +202,14 @@ class RedisSink(IdempotentSink):
     def check_claim(self, ctx: CommitterContext) -> None:
         if ctx.type is not None:
             self._columns(ctx.type)
-        with self._connected(name_sink(ctx.job, ctx.uid)) as client:
+        with self._connected(sink_label(ctx.job, ctx.uid)) as client:
             self._checked_owner(client.get(self._owner_key), ctx)
 
     def claim(self, ctx: CommitterContext) -> None:
         self.check_claim(ctx)
         if ctx.job_directory is None:
             return
-        with self._connected(name_sink(ctx.job, ctx.uid)) as client:
+        with self._connected(sink_label(ctx.job, ctx.uid)) as client:
             replace_note = client.register_script(_REPLACE_NOTE)
             while True:
                 data = client.get(self._owner_key)
@@ -255,7 +255,7 @@ class RedisSink(IdempotentSink):
             if ctx.take_over:
                 return owner
             raise ConfigurationError(
-                f"{name_sink(ctx.job, ctx.uid)}: {self._keys} belong to job {owner.job!r} in "
+                f"{sink_label(ctx.job, ctx.uid)}: {self._keys} belong to job {owner.job!r} in "
                 f"{owner.directory}, and two jobs must not write the same keys. Give this sink "
                 f"another prefix; or stop job {owner.job!r} and hand the keys over for good, with "
                 "take_over_sinks=True (turnback run --take-over-sinks)"
@@ -276,7 +276,7 @@ class RedisSink(IdempotentSink):
         self._connect_as_owner(ctx)
 
     def _connect_as_owner(self, ctx: WriterContext) -> None:
-        with self._failures(name_sink(ctx.job, ctx.uid)):
+        with self._failures(sink_label(ctx.job, ctx.uid)):
             self._client = self._connect()
             data = self._client.get(self._owner_key)
         if data is None:
@@ -288,7 +288,7 @@ class RedisSink(IdempotentSink):
         same_place = ctx.directory_id in ("", directory_digest(owner.directory))
         if not same_place or owner.job_id not in ("", ctx.job_id):
             raise ConfigurationError(
-                f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} in {owner.directory} has taken "
+                f"{sink_label(ctx.job, ctx.uid)}: job {owner.job!r} in {owner.directory} has taken "
                 f"over the {self._keys}"
             )
         self._require_newest(owner, ctx)
@@ -303,7 +303,7 @@ class RedisSink(IdempotentSink):
         is_same_driver = ctx.nonce == owner.nonce or "" in (ctx.nonce, owner.nonce)
         if ctx.directory_id and not (ctx.attempt == owner.attempt and is_same_driver):
             raise SinkError(
-                f"{name_sink(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more: "
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more: "
                 f"{self._keys} were claimed anew by attempt {owner.attempt} or another start"
             )
 
@@ -341,7 +341,7 @@ class RedisSink(IdempotentSink):
             f"{ctx.partition:0{_DIGITS}d}.{ctx.task_attempt_id:0{_DIGITS}d}",
             ctx.attempt,
         ]
-        with self._failures(name_sink(ctx.job, ctx.uid)):
+        with self._failures(sink_label(ctx.job, ctx.uid)):
             script = self._client.register_script(
                 _SET_HASHES if self.layout == "hash" else _SET_STRINGS
             )
@@ -359,14 +359,14 @@ class RedisSink(IdempotentSink):
         self.close()
         self._connect_as_owner(ctx)
         raise SinkError(
-            f"{name_sink(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
+            f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
             f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
         )
 
     def _lost_note(self, ctx: WriterContext) -> SinkError:
         return SinkError(
-            f"{name_sink(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which says "
-            "whose the keys are. It is written again when the job starts again; keep Redis from "
+            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which "
+            "says whose the keys are. It is written again when the job starts; keep Redis from "
             "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
         )
 
@@ -405,7 +405,7 @@ class RedisSink(IdempotentSink):
             column = arrow.column(arrow.schema.get_field_index(name))
             if column.null_count:
                 raise SinkError(
-                    f"{name_sink(ctx.job, ctx.uid)}: the key {name!r} is null in an element of "
+                    f"{sink_label(ctx.job, ctx.uid)}: the key {name!r} is null in an element of "
                     f"epoch {ctx.epoch}; filter such elements out before the sink"
                 )
             texts = text_column(column).cast(pa.string()).to_pylist()
@@ -416,7 +416,7 @@ class RedisSink(IdempotentSink):
         for key in keys:
             if key.startswith((_OWNER_KEYS, _VERSION_KEYS)):
                 raise SinkError(
-                    f"{name_sink(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the key "
+                    f"{sink_label(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the key "
                     f"{key!r:.80}, and keys that begin with {_OWNER_KEYS!r} or {_VERSION_KEYS!r} "
                     "are Turnback's own. Give the sink a prefix, or filter such elements out before"
                 )

@@ -16,7 +16,7 @@ from turnback.connectors.files.staging import KIND as FILE
 from turnback.connectors.files.staging import StagedFile, explain_file
 from turnback.connectors.tables.files import TABLE_KINDS, TableTransaction
 from turnback.core.errors import SinkError
-from turnback.sinks.base import CommitterContext, Sink, TransactionInfo, handle_kind, name_sink
+from turnback.sinks.base import CommitterContext, Sink, TransactionInfo, handle_kind, sink_label
 from turnback.sinks.memory import explain_inline
 from turnback.sinks.staged_elements import KIND as STAGED
 from turnback.sinks.staged_elements import StagedFiles, StagedTask
@@ -69,7 +69,7 @@ def explain_handle(
         SinkError: It cannot be read.
     """
     kind = handle_kind(transaction)
-    sink = name_sink(ctx.job, ctx.uid)
+    sink = sink_label(ctx.job, ctx.uid)
     if kind is None:
         raise SinkError(f"{sink}: a prepared transaction cannot be read")
     if kind in _INLINE:
@@ -87,9 +87,9 @@ def explain_handle(
     return TransactionInfo(what=what, bytes=len(transaction))
 
 
-def staged_behind(ctx: CommitterContext) -> list[TransactionInfo]:
+def staged_orphans(ctx: CommitterContext) -> list[TransactionInfo]:
     """What a sink that is not to be had has staged in the job directory."""
-    return StagedFiles(ctx).left_behind(ctx.uid)
+    return StagedFiles(ctx).list_orphans(ctx.uid)
 
 
 def _readers(topics: str) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest, Redriven
+from turnback.checkpoint.manifest import Fence, Manifest, RedriveProgress
 from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import FencedError, StorageError
@@ -162,7 +162,7 @@ class AttemptContext:
     sinks: JobSinks
     """The program's sinks; transactions of older attempts are settled."""
     history: History
-    redriven: Redriven
+    redriven: RedriveProgress
     """How far it is with dead letters that are fed back."""
     is_over: bool = False
     """Whether the job has come to its end with what it starts from: there is nothing to run."""
@@ -175,7 +175,7 @@ class AttemptContext:
         return {path for manifest in manifests if manifest for path in manifest.files()}
 
 
-class Tenure:
+class FenceGuard:
     """Checks that no other driver has taken the job, where no fence protects a write by itself."""
 
     def __init__(self, directory: JobDirectory) -> None:

@@ -25,7 +25,7 @@ from turnback.driver.engine import Engine, EpochInput, Query
 from turnback.driver.event_time import EventTime
 from turnback.driver.job import EpochStats, JobSpec
 from turnback.driver.metrics import Meter, Records, total
-from turnback.driver.redrive import Feed
+from turnback.driver.redrive import RedriveInput
 from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Level
@@ -43,7 +43,7 @@ from turnback.state.merging import merge
 from turnback.worker.event_time import EpochTime, Segment
 from turnback.worker.local_state import store_task
 from turnback.worker.message import Barrier, Order, TaskAck, align
-from turnback.worker.program import Chains, LevelProgram, PartitionId, level_programs
+from turnback.worker.program import LevelProgram, PartitionId, StateFileIndex, level_programs
 
 _GRAIN_MS = 1_000
 """Epochs that end within so long are kept as one."""
@@ -180,7 +180,7 @@ class Merger:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
-    def advance(self, chains: Chains, limits: Limits) -> list[str]:
+    def advance(self, file_index: StateFileIndex, limits: Limits) -> list[str]:
         """Use the results of finished merges, start new ones; return the paths merged away.
 
         To be called between epochs, as no new epoch needs those files. What has expired by the time
@@ -188,9 +188,9 @@ class Merger:
         """
         gone: list[str] = []
         if self._running is not None and self._running[1].done():
-            gone = self._take(chains, *self._running)
+            gone = self._take(file_index, *self._running)
             self._running = None
-        if self._running is None and (tasks := self._due(chains, limits)):
+        if self._running is None and (tasks := self._due(file_index, limits)):
             description = f"Turnback: merge state of {len(tasks)} partitions"
             self._running = (tasks, self._pool.submit(self._engine.run_tasks, description, tasks))
         return gone
@@ -200,7 +200,7 @@ class Merger:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _take(
-        self, chains: Chains, tasks: list[MergeTask], future: Future[list[StateFile]]
+        self, file_index: StateFileIndex, tasks: list[MergeTask], future: Future[list[StateFile]]
     ) -> list[str]:
         error = future.exception()
         if error is not None:
@@ -209,12 +209,12 @@ class Merger:
             return []
         gone: list[str] = []
         for task, file in zip(tasks, future.result(), strict=True):
-            gone += chains.replace(task.home, task.files, file)
+            gone += file_index.replace(task.home, task.files, file)
         return gone
 
-    def _due(self, chains: Chains, limits: Limits) -> list[MergeTask]:
+    def _due(self, file_index: StateFileIndex, limits: Limits) -> list[MergeTask]:
         tasks: list[MergeTask] = []
-        for home, files in chains.items():
+        for home, files in file_index.items():
             program = self._programs[home[0]]
             stateful = program.level.stateful
             alike = len({op.parallelism for op in stateful}) == 1
@@ -326,7 +326,7 @@ class Epochs:
 
     An epoch runs every level once over the new input. All tasks write what changed in their state,
     and prepare the output of their sinks; their acknowledgements come back in barriers, which are
-    checked here. Only then is the epoch confirmed: its state files join the chains of their
+    checked here. Only then is the epoch confirmed: its state files join the file_index of their
     partitions, and the coordinator gets one consistent cut of positions, state and output. An
     epoch whose acknowledgements contradict each other is run again.
     """
@@ -354,7 +354,7 @@ class Epochs:
         self.progress = ProgressMeter(job.clock)
         self._restoring = job.restoring
         self._programs = level_programs(plan)
-        self._chains = Chains(self._programs)
+        self._file_index = StateFileIndex(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
         """When the epoch began that is running."""
@@ -371,8 +371,8 @@ class Epochs:
         self.initial = EpochCut(0, {}, operators=operators, redriven=self.redriven)
         """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
-            self._chains.restore(snapshot.state)
-            stores = self._chains.items()
+            self._file_index.restore(snapshot.state)
+            stores = self._file_index.items()
             weights = {store_task(*id): sum(file.rows for file in files) for id, files in stores}
             self._restoring.begin("filling local stores", context.fence.attempt, weights)
             self.meter.count({}, snapshot.state, malformed=malformed_counts(snapshot.sources))
@@ -398,7 +398,7 @@ class Epochs:
         *,
         ended: bool = False,
         drained_by: str = "",
-        feed: Feed | None = None,
+        feed: RedriveInput | None = None,
     ) -> None:
         """Run one epoch and hand it to the coordinator.
 
@@ -416,18 +416,18 @@ class Epochs:
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
             if ack.state is not None:
-                self._chains.confirm(ack.level, ack.name.partition, ack.state)
+                self._file_index.confirm(ack.level, ack.name.partition, ack.state)
         sources = self._identities.stamp(input.positions() or self.sources)
         sources = add_malformed(sources, self.sources, acks.malformed())
         self.time.advance(acks.segments, acks.next_timer_ms())
         limits = merge_limits(schemas.values(), now.now_ms)
-        merged_away = self._merger.advance(self._chains, limits)
+        merged_away = self._merger.advance(self._file_index, limits)
         batches = self.redriven.batches if feed is None else feed.batch
         self.redriven = self.redriven.advance(epoch, batches)
         cut = EpochCut(
             epoch=epoch,
             sources=sources,
-            state=self._chains.live(),
+            state=self._file_index.live(),
             schemas=tuple(schemas.values()),
             operators=self.initial.operators,
             transactions=self.prepared,
@@ -443,14 +443,14 @@ class Epochs:
         self._epoch = epoch
         self.sources = sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
-            self._has_leftovers = not self._coordinator.discard_others()
+            self._has_leftovers = not self._coordinator.abort_orphans()
         records = acks.records()
         took = time.perf_counter() - started
         read = self.meter.count(
             records, cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
         )
         self.progress.end(epoch)
-        self.meter.count_load(acks.acks, took, self._chains)
+        self.meter.count_load(acks.acks, took, self._file_index)
         self.meter.watermarks = self.time.of_operators()
         written = sum(records.get(uid, (0, 0))[0] for uid in self._sinks)
         self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
@@ -460,7 +460,7 @@ class Epochs:
         self._restoring.end()
 
     def _acknowledged(
-        self, input: EpochInput, epoch: int, now: EpochTime, feed: Feed | None
+        self, input: EpochInput, epoch: int, now: EpochTime, feed: RedriveInput | None
     ) -> EpochAcks:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
         orders = [self._order(epoch, program.level, now, feed) for program in self._programs]
@@ -478,10 +478,10 @@ class Epochs:
                 _LOG.warning("epoch %d is replayed: %s", epoch, e)
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
-                self._coordinator.discard_others()
+                self._coordinator.abort_orphans()
                 self._has_leftovers = True
 
-    def _order(self, epoch: int, level: Level, now: EpochTime, feed: Feed | None) -> Order:
+    def _order(self, epoch: int, level: Level, now: EpochTime, feed: RedriveInput | None) -> Order:
         letters = [feed.letters.get(op.uid, ()) for op in level.operators] if feed else []
         return Order(
             job=self._spec.name,
@@ -491,7 +491,7 @@ class Epochs:
             backend=self._spec.backend,
             local_dir=self._spec.local_dir,
             storage=self._storage,
-            files=self._chains.of_level(level.index),
+            files=self._file_index.of_level(level.index),
             line=self._fence.line,
             nonce=self._fence.nonce,
             directory_id=self._directory_id,

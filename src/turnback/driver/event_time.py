@@ -8,7 +8,7 @@ from itertools import chain
 
 from turnback.core.clock import Clock
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
-from turnback.plan.plan import Plan, goes_by_time
+from turnback.plan.plan import Plan, is_time_driven
 from turnback.plan.sources import partition_number, whole_source
 from turnback.worker.event_time import (
     EpochTime,
@@ -74,7 +74,7 @@ class EventTime:
         self._was_idle: tuple[str, ...] = ()
         self._now_ms = 0
         self._ended = False
-        by_time = any(goes_by_time(op) for op in plan.operators())
+        by_time = any(is_time_driven(op) for op in plan.operators())
         self._next_timer_ms = 0 if by_time and restored is not None else None
         self.has_end = by_time
         """Whether the end of event time makes any difference."""

@@ -13,7 +13,7 @@ from turnback.job.status import Metrics, OperatorLoad, TaskLoad
 from turnback.plan.plan import Plan
 from turnback.state.files import StateFile
 from turnback.worker.message import TaskAck
-from turnback.worker.program import Chains
+from turnback.worker.program import StateFileIndex
 
 _LOAD_WINDOW_S = 60.0
 _SLICE_S = 5.0
@@ -53,7 +53,7 @@ class LoadMeter:
         self._state_bytes: Counter[Task] = Counter()
         self._state_due = 0.0
 
-    def count(self, acks: Iterable[TaskAck], seconds: float, chains: Chains) -> None:
+    def count(self, acks: Iterable[TaskAck], seconds: float, file_index: StateFileIndex) -> None:
         """Take an epoch into account that has ended now and took some seconds."""
         now = self._clock.monotonic()
         newest = self._slices[-1] if self._slices else None
@@ -72,7 +72,7 @@ class LoadMeter:
                 self._records[task] = before[0] + read, before[1] + written
         if now >= self._state_due:
             self._state_due = now + _STATE_S
-            self._state_bytes = _state_bytes(chains)
+            self._state_bytes = _state_bytes(file_index)
 
     def busy(self, epoch_s: float = 0.0) -> float | None:
         """The share of time in which epochs ran; None before the first has ended.
@@ -143,10 +143,10 @@ def _share(spent: float, seconds: float) -> float:
     return round(min(spent / seconds, 1.0), 4)
 
 
-def _state_bytes(chains: Chains) -> Counter[Task]:
+def _state_bytes(file_index: StateFileIndex) -> Counter[Task]:
     """About how much the state of each task takes up in files, which operators may share."""
     sizes: Counter[Task] = Counter()
-    for (_, partition), files in chains.items():
+    for (_, partition), files in file_index.items():
         for file in files:
             for uid in file.operators:
                 sizes[uid, partition] += file.length // len(file.operators)
@@ -217,10 +217,12 @@ class Meter:
             self._recent.append((self._clock.monotonic(), self._read))
         return read
 
-    def count_load(self, acks: Iterable[TaskAck], seconds: float, chains: Chains) -> None:
+    def count_load(
+        self, acks: Iterable[TaskAck], seconds: float, file_index: StateFileIndex
+    ) -> None:
         """Take into account how busy each task was in an epoch that took some seconds."""
         with self._lock:
-            self._load.count(acks, seconds, chains)
+            self._load.count(acks, seconds, file_index)
 
     def metrics(
         self,

@@ -6,10 +6,10 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass
 
-from turnback.checkpoint.manifest import Fence, Redriven
+from turnback.checkpoint.manifest import Fence, RedriveProgress
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
-from turnback.driver.restore_plan import Matched
+from turnback.driver.restore_plan import RestorePlan
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.plan.bad_records import ErrorPolicy, LetterId, decode_letter
 from turnback.plan.plan import Plan
@@ -22,7 +22,7 @@ _SELDOM_S = 10.0
 
 
 @dataclass(frozen=True)
-class Feed:
+class RedriveInput:
     """The letters of one batch that are fed in an epoch, by uid of their operators."""
 
     batch: int
@@ -41,7 +41,7 @@ class Redriver:
         self._pause_s = _LOOK_S if letters else _SELDOM_S
         self._look_s = 0.0
 
-    def next(self, redriven: Redriven) -> Feed | None:
+    def next(self, redriven: RedriveProgress) -> RedriveInput | None:
         """What comes after what is `redriven`; None if nothing is there, or it is too soon."""
         now = self._clock.monotonic()
         if now < self._look_s:
@@ -55,7 +55,7 @@ class Redriver:
         self._look_s = now + self._pause_s
         return None
 
-    def _feed(self, number: int, later: list[int], redriven: Redriven) -> Feed:
+    def _feed(self, number: int, later: list[int], redriven: RedriveProgress) -> RedriveInput:
         # One that was refused and given back again counts where it was given last.
         again: set[LetterId] = self._inbox.known(later)
         letters: defaultdict[str, tuple[bytes, ...]] = defaultdict(tuple)
@@ -82,16 +82,16 @@ class Redriver:
                 "so their elements come again", coming,
             )  # fmt: skip
         _LOG.info("%d dead letters are fed back", fed)
-        return Feed(number, dict(letters))
+        return RedriveInput(number, dict(letters))
 
 
-def redriven_at_start(matched: Matched | None, fence: Fence) -> Redriven:
+def redriven_at_start(matched: RestorePlan | None, fence: Fence) -> RedriveProgress:
     """How far an attempt is with dead letters when it starts."""
     if matched is None:
-        return Redriven().begin(fence.attempt, 0)
+        return RedriveProgress().begin(fence.attempt, 0)
     snapshot = matched.snapshot
     if snapshot.job_id != fence.job_id:  # a fork, which has letters of its own
-        return Redriven().begin(fence.attempt, snapshot.epoch)
+        return RedriveProgress().begin(fence.attempt, snapshot.epoch)
     is_newest = matched.own is not None and (matched.own.number,) == fence.manifests[-1:]
     before = snapshot.document.redriven
     return before.begin(fence.attempt, snapshot.epoch, continues=is_newest)

@@ -56,7 +56,7 @@ from turnback.worker.state_import import (
 
 
 @dataclass(frozen=True)
-class Matched:
+class RestorePlan:
     """A snapshot that fits the program."""
 
     snapshot: Snapshot
@@ -91,7 +91,7 @@ class Matched:
         return tuple(chain.from_iterable(handles))
 
 
-def commit_promised(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
+def commit_promised(log: CheckpointLog, sinks: JobSinks, matched: RestorePlan | None) -> None:
     """Commit what the snapshot promises, and nothing else; a savepoint then lacks nothing."""
     if matched is None:
         return
@@ -171,7 +171,7 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
             )
 
 
-def record_left_out(log: CheckpointLog, matched: Matched | None) -> None:
+def record_left_out(log: CheckpointLog, matched: RestorePlan | None) -> None:
     """Record that nobody commits any more what the user allows to leave out.
 
     To be called when the start is recorded, and before sinks roll back what is not promised any
@@ -195,7 +195,7 @@ def roll_back_leftovers(sinks: JobSinks) -> None:
 _LOG = logging.getLogger(__name__)
 
 
-class Starter:
+class RestorePlanner:
     """Finds what an attempt starts from, and makes of it the manifest that the attempt restores.
 
     The job's own checkpoint is taken as it is if its state fits the program as it is. Everything
@@ -212,7 +212,7 @@ class Starter:
         self._restoring = job.restoring
         self._programs = level_programs(job.plan)
         self._blobs = [pickled(program, job.engine.pickle) for program in self._programs]
-        self._checked: Matched | None = None
+        self._checked: RestorePlan | None = None
 
     def check(self) -> None:
         """Find what the job starts from, and refuse what does not fit.
@@ -242,7 +242,7 @@ class Starter:
             # The restart strategy decides, once there is a job.
             _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
 
-    def _refuse_ended(self, found: Matched) -> None:
+    def _refuse_ended(self, found: RestorePlan) -> None:
         """Refuse to go on with a job that is complete, unless that is what the user says."""
         status = self._directory.status()
         if self._spec.resumed or status is None or status.state is not JobState.FINISHED:
@@ -258,7 +258,7 @@ class Starter:
 
     def find(
         self, log: CheckpointLog, job_id: str, own_attempts: Collection[int] = (), *, first: bool
-    ) -> Matched | None:
+    ) -> RestorePlan | None:
         """Match what an attempt starts from with the program; `None` to start empty.
 
         The first attempt starts from what the user chose. `own_attempts` are those of this driver,
@@ -278,7 +278,7 @@ class Starter:
         matched = self._match_once(snapshot, job_id, known=known)
         return replace(matched, is_over=snapshot.drained and not point.goes_on)
 
-    def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> Matched:
+    def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> RestorePlan:
         """Match a snapshot, unless that was done when the start was checked.
 
         The job may have been created since then, by another driver, and the checkpoint be its own.
@@ -293,7 +293,7 @@ class Starter:
             return checked
         return self.match(snapshot, job_id, known=known)
 
-    def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
+    def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> RestorePlan:
         """Check that a snapshot fits the program; nothing is written.
 
         It does if it is `known`: a checkpoint that this very program has taken.
@@ -307,7 +307,7 @@ class Starter:
         logged = snapshot.checkpoint_in(self._storage)
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
-            return Matched(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
+            return RestorePlan(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
         if logged is not None and self._spec.start_from is not None:
             require_files(self._directory, logged)
         self._check_job(snapshot)
@@ -319,7 +319,7 @@ class Starter:
         as_it_is = own is not None and not migrations and _fits_as_it_is(own, claims)
         before = {(op.uid, op.kind) for op in snapshot.operators}
         now = {(uid, kind.value) for uid, (_, kind, _) in self._plan.uids().items()}
-        return Matched(
+        return RestorePlan(
             snapshot,
             own,
             logged,
@@ -329,7 +329,7 @@ class Starter:
             watermarks=_watermarks(snapshot, claims),
         )
 
-    def manifest(self, matched: Matched, fence: Fence) -> Manifest:
+    def manifest(self, matched: RestorePlan, fence: Fence) -> Manifest:
         """What the attempt starts from, all its state in the job's own directory."""
         if matched.claims is not None:
             manifest = self._take_in(matched.snapshot, matched.claims, fence, matched.own)

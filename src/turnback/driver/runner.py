@@ -26,7 +26,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.driver.attempt import Attempt
-from turnback.driver.context import AttemptContext, Heartbeat, JobContext, Tenure
+from turnback.driver.context import AttemptContext, FenceGuard, Heartbeat, JobContext
 from turnback.driver.engine import Engine
 from turnback.driver.epochs import watch_limits
 from turnback.driver.job import (
@@ -42,8 +42,8 @@ from turnback.driver.job import (
 )
 from turnback.driver.redrive import redriven_at_start
 from turnback.driver.restore_plan import (
-    Matched,
-    Starter,
+    RestorePlan,
+    RestorePlanner,
     abandoned_output,
     commit_promised,
     record_left_out,
@@ -162,7 +162,7 @@ class JobRunner:
         self._directory = JobDirectory.locate(spec.root, spec.name, dict(spec.storage_options))
         self._context = JobContext(engine, plan, spec, self._directory)
         self._clock = self._context.clock
-        self._starter = Starter(self._context)
+        self._planner = RestorePlanner(self._context)
         self.requests = RequestService(self._context, self)
         """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
@@ -203,7 +203,7 @@ class JobRunner:
             SparkUnavailableError: Spark's JVM is gone; another driver can go on with the job.
         """
         self._directory.require_free()
-        self._starter.check()
+        self._planner.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
             # Half-written files of drivers and workers that were killed.
@@ -276,7 +276,7 @@ class JobRunner:
             self.requests.took_over(fence.attempt)
             history = self._history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
-            matched = self._starter.find(log, self._info.job_id, self._attempts, first=first)
+            matched = self._planner.find(log, self._info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory, self.spec.storage_options)
             commit_promised(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
@@ -289,7 +289,7 @@ class JobRunner:
             if self.spec.rebuild_sink is not None:
                 sinks.roll_back_dropped(self.spec.rebuild_sink)
             self._begin(fence.attempt, matched)
-            manifest = self._starter.manifest(matched, fence) if matched else None
+            manifest = self._planner.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
             is_over = matched is not None and matched.is_over
             origin = matched.logged if matched else None
@@ -337,7 +337,7 @@ class JobRunner:
             _LOG.warning("job %r was started afresh meanwhile, and goes on so", self.spec.name)
             self._run_as(info)
 
-    def _record_start(self, log: CheckpointLog, matched: Matched | None, *, told: bool) -> None:
+    def _record_start(self, log: CheckpointLog, matched: RestorePlan | None, *, told: bool) -> None:
         """Make durable what an attempt starts from: other starts go on from there as well."""
         chosen = matched.logged if matched else None
         snapshot = matched.snapshot.origin.uri if matched and not chosen else None
@@ -355,7 +355,7 @@ class JobRunner:
             commits_every_epoch=self.spec.settings.commits_every_epoch,
         )
 
-    def _begin(self, attempt: int, matched: Matched | None) -> None:
+    def _begin(self, attempt: int, matched: RestorePlan | None) -> None:
         """Tell what an attempt starts from, everywhere it is looked for."""
         snapshot = matched.snapshot if matched else None
         own = matched.own if matched else None
@@ -407,9 +407,9 @@ class JobRunner:
         if claimed is not None:
             try:
                 # A driver that has taken over may have been told to start from it.
-                tenure = Tenure(self._directory)
-                tenure.attempt = self._fenced
-                tenure.check()
+                fence_guard = FenceGuard(self._directory)
+                fence_guard.attempt = self._fenced
+                fence_guard.check()
                 SavepointDirectory(storage_of(claimed.storage)).delete()
             except TurnbackError as e:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)

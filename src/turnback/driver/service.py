@@ -21,7 +21,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.driver.attempt import Attempt
-from turnback.driver.context import JobContext, Tenure
+from turnback.driver.context import FenceGuard, JobContext
 from turnback.driver.job import describe_error
 from turnback.driver.savepoints import JobSavepoints
 from turnback.job.catalog import SavepointCatalog
@@ -60,14 +60,14 @@ class Shutdown:
         self,
         directory: JobDirectory,
         requests: Requests,
-        tenure: Tenure,
+        fence_guard: FenceGuard,
         cancel: Callable[[], None],
     ) -> None:
         self._log = CheckpointLog(directory.storage)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = requests
         self._cancel = cancel
-        self._tenure = tenure
+        self._fence_guard = fence_guard
         self._lock = threading.Lock()
         self._attempt: Attempt | None = None
         self._paused: list[Attempt] = []
@@ -118,12 +118,12 @@ class Shutdown:
                 id=request.id,
                 checkpoint=checkpoint.number,
                 epoch=checkpoint.epoch,
-                attempt=self._tenure.check(),
+                attempt=self._fence_guard.check(),
             )
             self._requests.record_stop_point(self._decision)
             self.request = request
         # In this order: whoever takes over after this check finds the decision.
-        self._tenure.check()
+        self._fence_guard.check()
 
     def drained_by(self) -> str:
         """The request that has drained the job, to be served whoever starts it; empty for none."""
@@ -241,10 +241,10 @@ class RequestService:
         self._clock = context.clock
         self._job = job
         self._name = directory.name
-        self._tenure = Tenure(directory)
+        self._fence_guard = FenceGuard(directory)
         self._catalog = SavepointCatalog(directory.storage)
-        self._requests = Requests(directory.storage, context.clock, self._tenure.check)
-        self._shutdown = Shutdown(directory, self._requests, self._tenure, job.cancel)
+        self._requests = Requests(directory.storage, context.clock, self._fence_guard.check)
+        self._shutdown = Shutdown(directory, self._requests, self._fence_guard, job.cancel)
         self._savepoints = JobSavepoints(context, self._requests)
         self._own: set[str] = set()
         self._drained: Manifest | None = None
@@ -277,8 +277,8 @@ class RequestService:
     def took_over(self, attempt: int) -> None:
         """A fence was taken: from now on requests are answered here and nowhere else."""
         with self._lock:
-            first = self._tenure.attempt is None
-            self._tenure.attempt = attempt
+            first = self._fence_guard.attempt is None
+            self._fence_guard.attempt = attempt
             try:
                 if first and not self._resumed:
                     own = frozenset((*self._own, self._shutdown.drained_by()))
@@ -333,7 +333,7 @@ class RequestService:
         self._thread.join()
         if self._serving is not None:
             self._serving.join()
-        if self._tenure.attempt is None:
+        if self._fence_guard.attempt is None:
             return
         try:
             state = self._end_state()
@@ -389,16 +389,16 @@ class RequestService:
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
     def _poll(self) -> None:
-        if self._tenure.attempt is None:
+        if self._fence_guard.attempt is None:
             return
         if self._serving is not None and not self._serving.is_alive():
             self._serving = None
         for request in self._requests.open():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
-                self._tenure.check()
+                self._fence_guard.check()
                 self._job.cancel()  # answered when that is done
             elif self._serving is None and self._is_next(request):
-                self._tenure.check()
+                self._fence_guard.check()
                 self._serving = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )

@@ -525,7 +525,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         self._declare(options, name, value_type, key_type)
 
 
-class WaitingStateDescriptor(StateDescriptor):
+class TimeOrderedStateDescriptor(StateDescriptor):
     """A map per key from times to values, which the store sorts by time; for Turnback's own use.
 
     Args:

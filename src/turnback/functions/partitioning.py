@@ -38,7 +38,7 @@ def in_one_place(element: Any) -> int:
     return 0
 
 
-IN_ONE_PLACE = KeySpec((), in_one_place, (Types.INT(),))
+SINGLE_TASK = KeySpec((), in_one_place, (Types.INT(),))
 """All elements have one key, so that one task gets all of them."""
 
 

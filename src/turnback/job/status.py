@@ -28,7 +28,7 @@ class JobState(Enum):
         return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
 
 
-class UnderWay(msgspec.Struct, frozen=True):
+class CheckpointInProgress(msgspec.Struct, frozen=True):
     """A checkpoint that is being taken: its last epoch, why and since when."""
 
     epoch: int
@@ -176,7 +176,7 @@ class Metrics(msgspec.Struct, frozen=True):
     load: dict[str, OperatorLoad] = {}
     completed: int = 0
     failed: int = 0
-    under_way: tuple[UnderWay, ...] = ()
+    under_way: tuple[CheckpointInProgress, ...] = ()
     progress: AttemptProgress | None = None
 
 

@@ -19,7 +19,7 @@ from turnback.connectors.registry import (
     IN_MEMORY,
     explain_handle,
     sink_from_description,
-    staged_behind,
+    staged_orphans,
 )
 from turnback.core.clock import SystemClock
 from turnback.core.errors import (
@@ -101,7 +101,7 @@ def list_transactions(job: Job) -> list[TransactionRow]:
     listing = _Listing(job)
     manifest = _manifest_to_commit(CheckpointLog(job.directory.storage), job.directory)
     promised = list(listing.promised(manifest)) if manifest else []
-    return promised + list(listing.left_behind())
+    return promised + list(listing.list_orphans())
 
 
 def settle(
@@ -336,14 +336,14 @@ class _Listing:
                 kind = handle_kind(transaction) or "unknown"
                 yield _row(uid, kind, TransactionState.PROMISED, found)
 
-    def left_behind(self) -> Iterator[TransactionRow]:
+    def list_orphans(self) -> Iterator[TransactionRow]:
         """What no checkpoint holds; to be called after `promised`."""
         for uid, sink in self._sinks.items():
             kind = self._records[uid].description.get("kind", "unknown")
             try:
                 context = self._context(uid)
                 problem = self._problems.get(uid)
-                found = list(sink.left_behind(context) if sink else staged_behind(context))
+                found = list(sink.list_orphans(context) if sink else staged_orphans(context))
             except TurnbackError as error:
                 found = []
                 problem = str(error)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from turnback.functions.base import TimerFunction
-from turnback.functions.descriptors import WaitingStateDescriptor
+from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.functions.operator_state import has_operator_state
 from turnback.functions.partitioning import KeySpec, Partitioning, Spread
@@ -75,8 +75,8 @@ class Channel:
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
         last_level: Level that consumes it.
         reader: Uid of the operator that reads it, the first of them if there are several.
-        sorted_out: Uid of the source whose malformed records come with it, to be sorted out by who
-            reads it; empty text if none do.
+        malformed_from: Uid of the source whose malformed records come with it; its reader sets them
+            aside. Empty text if none do.
     """
 
     id: int
@@ -89,12 +89,12 @@ class Channel:
     last_level: int
     reader: str = ""
     partitioning: Partitioning | None = None
-    sorted_out: str = ""
+    malformed_from: str = ""
 
     @property
     def row_type(self) -> TypeInfo:
         """The type of its rows: that of its elements, and where a malformed one comes from."""
-        return with_malformed(self.type) if self.sorted_out else self.type
+        return with_malformed(self.type) if self.malformed_from else self.type
 
     def routing(self, into_level: int) -> Routing:
         if into_level < self.last_level:
@@ -223,7 +223,7 @@ class SourcePlan:
     on_malformed: MalformedPolicy | None = None
 
     @property
-    def sorted_out(self) -> str:
+    def malformed_from(self) -> str:
         """Its uid, if its malformed records are sorted out."""
         return "" if self.on_malformed in (None, MalformedPolicy.FAIL) else self.uid
 
@@ -328,7 +328,7 @@ def has_timers(function: Any) -> bool:
     return timed and type(function).on_timer is not TimerFunction.on_timer
 
 
-def goes_by_time(operator: Operator) -> bool:
+def is_time_driven(operator: Operator) -> bool:
     """Whether something may happen when time passes, without an element."""
     timed = has_timers(operator.function) or isinstance(operator.function, PaneFunction)
     return timed or is_behind_shuffle(operator)
@@ -339,13 +339,13 @@ def is_behind_shuffle(operator: Operator) -> bool:
     return operator.kind is NodeKind.TIMESTAMPS and operator.key is not None
 
 
-def _timers(function: Any, name: str) -> WaitingStateDescriptor:
+def _timers(function: Any, name: str) -> TimeOrderedStateDescriptor:
     if isinstance(function, WindowOperator | WindowJoinOperator):
-        return WaitingStateDescriptor(name, TIMER_NAMES, migrate=for_any_window)
-    return WaitingStateDescriptor(name, Types.BOOLEAN())
+        return TimeOrderedStateDescriptor(name, TIMER_NAMES, migrate=for_any_window)
+    return TimeOrderedStateDescriptor(name, Types.BOOLEAN())
 
 
-def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
+def timed_states(operator: Operator) -> dict[str, TimeOrderedStateDescriptor]:
     """The states that an operator has for what waits for its time, by name."""
     function = operator.function
     if isinstance(function, PaneFunction):
@@ -362,5 +362,5 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         for number in sorted({rank.input for rank in ranks(operator)}):
             parts = Types.LONG(), operator.inputs[number].type, Types.LIST(Types.LONG()), _STRATEGY
             waiting = RowTypeInfo(("time", "element", "place", "strategy"), parts)
-            states.append(WaitingStateDescriptor(AHEAD[number], ListTypeInfo(waiting)))
+            states.append(TimeOrderedStateDescriptor(AHEAD[number], ListTypeInfo(waiting)))
     return {state.name: state for state in states}

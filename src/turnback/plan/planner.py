@@ -16,7 +16,7 @@ from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.functions.base import Function, KeyedBatchFunction, declared_states
 from turnback.functions.operator_state import has_operator_state
-from turnback.functions.partitioning import IN_ONE_PLACE, KeySpec, Partitioning
+from turnback.functions.partitioning import SINGLE_TASK, KeySpec, Partitioning
 from turnback.plan.bad_records import DEAD_LETTERS, MALFORMED, ErrorPolicy, MalformedPolicy
 from turnback.plan.graph import (
     PASSED_THROUGH,
@@ -39,11 +39,11 @@ from turnback.plan.plan import (
     Routing,
     SourceOrder,
     SourcePlan,
-    goes_by_time,
     has_timers,
+    is_time_driven,
 )
 from turnback.plan.sources import partition_number, unwatched_files_text, whole_source
-from turnback.timing.folded_windows import FoldedWindows
+from turnback.timing.folded_windows import PaneWindows
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 
 _PASSING_ON = frozenset({NodeKind.FILTER, NodeKind.TIMESTAMPS})
@@ -132,7 +132,7 @@ def _read_by_function(node: Node, names: Collection[str]) -> set[str] | None:
     function: Any = node.function
     if isinstance(function, KeyedBatchFunction):
         return None if function.columns is None else {*function.columns}
-    if isinstance(function, FoldedWindows):
+    if isinstance(function, PaneWindows):
         return _read_by_windows(node, function, names)
     if has_timers(function):
         return None  # elements that wait for a timer are state, and its type is to stay
@@ -144,9 +144,7 @@ def _read_by_function(node: Node, names: Collection[str]) -> set[str] | None:
     return None if method is None else fields_read(getattr(function, method, None), names)
 
 
-def _read_by_windows(
-    node: Node, function: FoldedWindows, names: Collection[str]
-) -> set[str] | None:
+def _read_by_windows(node: Node, function: PaneWindows, names: Collection[str]) -> set[str] | None:
     """What an `AggregateFunction` reads, if windows do nothing else with elements."""
     (read,) = node.inputs
     waits = len(strategies_before(read)) > 1 or has_partitions(read)
@@ -286,13 +284,13 @@ class Cut:
         )
         if native:
             levels = [replace(level, index=level.index - 1) for level in levels[1:]]
-            sorted_out = {source.id: source.sorted_out for source in sources}
+            malformed_from = {source.id: source.malformed_from for source in sources}
             channels = [
                 replace(
                     c,
                     first_level=c.first_level - 1,
                     last_level=c.last_level - 1,
-                    sorted_out=sorted_out.get(c.producer, ""),
+                    malformed_from=malformed_from.get(c.producer, ""),
                 )
                 for c in channels
             ]
@@ -311,7 +309,7 @@ class Cut:
         for id in self.orders:
             warnings += tuple(self._warnings_of_order(by_id[id]))
         for level in levels:
-            for operator in filter(goes_by_time, level.operators):
+            for operator in filter(is_time_driven, level.operators):
                 warnings += tuple(self._warnings_of_no_time(by_id[operator.id]))
         maximum = self.max_parallelism
         return Plan(
@@ -335,7 +333,7 @@ class Cut:
             level = max(level, self.level[edge.producer.id] + self._exchanges(edge))
         self.edges += edges
         self.level[node.id] = level
-        if self._key(node) is IN_ONE_PLACE:
+        if self._key(node) is SINGLE_TASK:
             self.parallelism[node.id] = 1
             return
         spread = any(edge.partitioning and edge.partitioning.exchanges for edge in edges)
@@ -476,7 +474,7 @@ class Cut:
     def _key(self, node: Node, input: int = 0) -> KeySpec | None:
         """How an input of a node is keyed."""
         if self.orders.get(node.id) in (ElementOrder.WATERMARKS, ElementOrder.SOURCES):
-            return IN_ONE_PLACE
+            return SINGLE_TASK
         return node.key_of(input)
 
     def _order(self, node: Node) -> ElementOrder:

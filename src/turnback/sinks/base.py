@@ -182,7 +182,7 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if known is not None and nonce in ("", known):
         if ctx.attempt and attempt > ctx.attempt:
             raise FencedError(
-                f"{name_sink(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more, "
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more, "
                 f"attempt {attempt} has written to {target}. Stop this driver"
             )
         return
@@ -225,7 +225,7 @@ def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> Configur
     if ctx.staged_in:
         return _unclear_output(ctx, attempt, target)
     return ConfigurationError(
-        f"{name_sink(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
+        f"{sink_label(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
         "which the job directory knows nothing: it was restored from a backup, or replaced by a "
         "copy. Restore the target from the same time as well, or give this sink another target; "
         "or go on with what is there, which doubles the output since then, with "
@@ -236,7 +236,7 @@ def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> Configur
 def _unclear_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
     """Why it cannot be told whether output was published that was staged in another place."""
     return ConfigurationError(
-        f"{name_sink(ctx.job, ctx.uid)}: this job directory was copied while output was not "
+        f"{sink_label(ctx.job, ctx.uid)}: this job directory was copied while output was not "
         "published yet, and whether the original has published that cannot be told: after that "
         f"attempt {attempt} of the original has written to {target}. It has published what was "
         "promised before, unless it was turned back to an earlier checkpoint. If it has, drop the "
@@ -295,7 +295,7 @@ class Committer(Protocol):
         from, and when all sinks of the job have committed what that promises.
         """
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         """Roll back what tasks of this attempt have prepared or begun, except for `known`.
 
         Spark may run a task more than once, and an epoch may be replayed; only one result counts,
@@ -336,7 +336,7 @@ class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         what: What it is, in a few words.
-        id: The same for one transaction in `Sink.explain` and `Sink.left_behind`.
+        id: The same for one transaction in `Sink.explain` and `Sink.list_orphans`.
         path: Where it is, if it is a file.
         waiting: Who is held up until it is settled, such as readers of a topic or rows that are
             locked.
@@ -499,7 +499,7 @@ class Sink(ABC):
         kind = self.describe().get("kind", type(self).__name__)
         return TransactionInfo(what=f"transaction of a {kind} sink", bytes=len(transaction))
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         """Find what the sink has prepared or begun and nobody has settled; none by default.
 
         Called as `explain` is. Only what belongs to `ctx.job_id` and `ctx.uid`; what a checkpoint
@@ -559,7 +559,7 @@ def handle_kind(data: bytes) -> str | None:
         return None
 
 
-def name_sink(job: str, uid: str) -> str:
+def sink_label(job: str, uid: str) -> str:
     """The sink as error messages name it."""
     return f"sink {uid!r} of job {job!r}"
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from turnback.core.errors import SinkError
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import CommitterContext, sink_label
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import (
     ListTypeInfo,
@@ -70,8 +70,8 @@ def stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     # A checkpoint may come from an untrusted source: only the program may enable pickle.
     if _holds_pickle(kind):
         raise SinkError(
-            f"{name_sink(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but the "
-            "stream's type does not; nothing of it was read"
+            f"{sink_label(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but "
+            "the type of the stream does not; nothing of it was read"
         )
     return kind
 

@@ -16,8 +16,8 @@ from turnback.sinks.base import (
     WriterContext,
     aborted_on_failure,
     call_user,
-    name_sink,
     require_open,
+    sink_label,
 )
 from turnback.values.columns import Batch
 
@@ -106,7 +106,7 @@ class _IdempotentWriter(SinkWriter):
     def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
         self._sink = sink
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._is_open = self._done = False
 
     def write(self, batch: Batch) -> None:
@@ -142,7 +142,7 @@ class _NothingToCommit:
     """The committer of sinks whose tasks have done everything."""
 
     def __init__(self, ctx: CommitterContext) -> None:
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         if transactions:
@@ -158,5 +158,5 @@ class _NothingToCommit:
     def recover(self, pending: Sequence[bytes]) -> None:
         self.commit(pending)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         """Nothing can be rolled back."""

@@ -26,9 +26,9 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    name_sink,
     open_handle,
     seal_handle,
+    sink_label,
 )
 from turnback.sinks.elements import ElementsEncoder, decode_elements, describe_type, stored_type
 from turnback.values.columns import Batch
@@ -141,7 +141,7 @@ class _InlineWriter(SinkWriter):
         body = self._sink.encode(self._gathered, ctx)
         if len(body) > MAX_BYTES:
             raise SinkError(
-                f"{name_sink(ctx.job, ctx.uid)}: {len(body)} bytes in epoch {ctx.epoch} of task "
+                f"{sink_label(ctx.job, ctx.uid)}: {len(body)} bytes in epoch {ctx.epoch} of task "
                 f"{ctx.partition} are too much for a {kind} sink (limit {MAX_BYTES}); use a "
                 "FileSink"
             )
@@ -158,7 +158,7 @@ class InlineCommitter:
     def __init__(self, sink: InlineSink, ctx: CommitterContext) -> None:
         self._sink = sink
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         outputs = [inline_output(self._sink.kind, t, self._name) for t in transactions]
@@ -181,7 +181,7 @@ class InlineCommitter:
         """Commit `pending`; dead attempts leave nothing else."""
         self.commit(pending)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         """Nothing to undo."""
 
 
@@ -196,7 +196,7 @@ def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
 
 def explain_inline(kind: str, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
     """Describe a transaction of an inline sink of this kind, as `Sink.explain` does."""
-    epoch = inline_output(kind, transaction, name_sink(ctx.job, ctx.uid)).epoch
+    epoch = inline_output(kind, transaction, sink_label(ctx.job, ctx.uid)).epoch
     what = f"transaction of a {kind} sink"
     return TransactionInfo(what=what, epoch=epoch, bytes=len(transaction))
 

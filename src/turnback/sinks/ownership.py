@@ -21,7 +21,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import path_segment, segment_name
-from turnback.sinks.base import CommitterContext, WriterContext, name_sink
+from turnback.sinks.base import CommitterContext, WriterContext, sink_label
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.locations import canonical_directory
@@ -144,7 +144,7 @@ class Ownership:
         self._storage = storage
         self._place = place
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
 
     def check_claim(self) -> None:
         """Raise `ConfigurationError` if `claim` would; writes nothing."""

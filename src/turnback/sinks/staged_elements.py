@@ -24,10 +24,10 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    name_sink,
     open_handle,
     require_open,
     seal_handle,
+    sink_label,
     version_of,
 )
 from turnback.sinks.elements import ElementsEncoder, describe_type
@@ -128,7 +128,7 @@ class StagingWriter(SinkWriter):
 
     def __init__(self, ctx: WriterContext) -> None:
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._storage = _storage(ctx)
         self._encoder: ElementsEncoder | None = None
         self._parts: list[StagedPart] = []
@@ -239,7 +239,7 @@ class StagedFiles:
     """What tasks of a sink have staged, seen from the driver."""
 
     def __init__(self, ctx: CommitterContext) -> None:
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._storage = _storage(ctx)
 
     def find(self, directory: str) -> list[ElementsFile]:
@@ -253,8 +253,8 @@ class StagedFiles:
         """What sinks of the job have staged, under whatever uid they had."""
         return self.find("sinks")
 
-    def left_behind(self, uid: str) -> list[TransactionInfo]:
-        """What is staged of a sink, task by task; see `Sink.left_behind`."""
+    def list_orphans(self, uid: str) -> list[TransactionInfo]:
+        """What is staged of a sink, task by task; see `Sink.list_orphans`."""
         files = sorted(self.find(staged_directory(uid)), key=lambda file: file.task)
         left = []
         for task, of_task in groupby(files, key=lambda file: file.task):

@@ -18,10 +18,10 @@ from turnback.sinks.base import (
     WriterContext,
     aborted_on_failure,
     call_user,
-    name_sink,
     open_handle,
     require_open,
     seal_handle,
+    sink_label,
 )
 from turnback.values.columns import Batch
 
@@ -161,7 +161,7 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         [txn] = _TwoPhaseCommitter(self, ctx).decode([transaction])
         return txn
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         """List what `dangling` finds; override it to say more, such as who waits for it."""
         found = _TwoPhaseCommitter(self, ctx).dangling()
         return [TransactionInfo(what=f"{txn!r:.80}", id=repr(txn)) for txn in found]
@@ -179,7 +179,7 @@ class _Caller(Generic[T]):
 
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
         self._sink = sink
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._decoder = _decoder(sink)
 
     def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
@@ -251,7 +251,7 @@ class _TwoPhaseCommitter(_Caller[T]):
             if txn not in committed:
                 self._call("recover_and_abort", self._sink.recover_and_abort, txn)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         listed = {_encode(t, self._decoder, self._name): t for t in self.dangling()}
         if not listed.keys() >= set(known):
             # It lists only what older attempts left, or not as pre_commit returned it: what waits

@@ -27,9 +27,9 @@ from turnback.sinks.base import (
     WriterContext,
     attempt_of,
     call_user,
-    name_sink,
     require_known_attempt,
     require_promised,
+    sink_label,
     unknown_output,
     version_of,
 )
@@ -175,11 +175,11 @@ class WriteAheadSink(Sink):
         return
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
-        return StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid)).explain(ctx)
+        return StagedTask.decode(transaction, sink_label(ctx.job, ctx.uid)).explain(ctx)
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         """List what is staged; override it if something can be left in the target as well."""
-        return StagedFiles(ctx).left_behind(ctx.uid)
+        return StagedFiles(ctx).list_orphans(ctx.uid)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return StagingWriter(ctx)
@@ -265,7 +265,7 @@ class WriteAheadCommitter:
         self._ctx = ctx
         self._begun: dict[str, int] = {}
         self._records: dict[str, VersionRecords] = {}
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
         self._published: list[str] = []
         """Files of what the last `commit` has published."""
@@ -288,7 +288,7 @@ class WriteAheadCommitter:
         staged = self._staged.find_all()
         self._staged.delete(file.path for file in staged if file.attempt < self._ctx.attempt)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         retained = {path for task in self._decode(known) for path in task.paths}
         staged = self._staged.find(f"{staged_directory(self._ctx.uid)}/{self._ctx.attempt}")
         self._staged.delete(file.path for file in staged if file.path not in retained)

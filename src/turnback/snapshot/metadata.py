@@ -16,7 +16,7 @@ from turnback.checkpoint.manifest import (
     END_OF_TIME,
     LogFile,
     OperatorInfo,
-    Redriven,
+    RedriveProgress,
     SourcePosition,
 )
 from turnback.config.checkpointing import SavepointFormat
@@ -162,7 +162,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     native: tuple[StateFile, ...] = ()
     origin: Origin | None = None
     targets: dict[str, str] = {}
-    redriven: Redriven = Redriven()
+    redriven: RedriveProgress = RedriveProgress()
     started: StartedProgram | None = None
 
     def entries(self) -> tuple[FileEntry, ...]:

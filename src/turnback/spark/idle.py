@@ -35,8 +35,8 @@ _ONLY_DIRECTORIES = 0x01000000
 _RINGS = 1 << 16
 
 
-class Bell:
-    """One thread waits, any other may ring. Nobody may wait any more when it is closed.
+class WakeSignal:
+    """One thread waits, any other may notify. Nobody may wait any more when it is closed.
 
     Attributes:
         hears_files: Whether it also wakes for directories; only Linux can do that here.
@@ -45,12 +45,12 @@ class Bell:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_closed = False
-        self._ear, self._clapper = os.pipe()
-        os.set_blocking(self._ear, False)
-        os.set_blocking(self._clapper, False)
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
         self._inotify = _open_inotify()
         self._poll = select.poll()
-        self._poll.register(self._ear, select.POLLIN)
+        self._poll.register(self._read_fd, select.POLLIN)
         if self._inotify is not None:
             self._poll.register(self._inotify, select.POLLIN)
 
@@ -65,11 +65,11 @@ class Bell:
                 name = os.fsencode(directory)
                 _LIBC.inotify_add_watch(self._inotify, name, _HAPPENS | _ONLY_DIRECTORIES)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake who waits, or who will wait next."""
         with self._lock, suppress(BlockingIOError):  # it has been rung often enough
             if not self._is_closed:
-                os.write(self._clapper, b"\0")
+                os.write(self._write_fd, b"\0")
 
     def wait(self, seconds: float) -> None:
         """Wait until it is rung or something happens, for so long at most."""
@@ -82,7 +82,7 @@ class Bell:
             if self._is_closed:
                 return
             self._is_closed = True
-        for descriptor in (self._ear, self._clapper, self._inotify):
+        for descriptor in (self._read_fd, self._write_fd, self._inotify):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -124,9 +124,9 @@ class Lock(Protocol):
 class Watch:
     """Tells whether files may have come into directories, or into those below them."""
 
-    def __init__(self, roots: Sequence[Path], bell: Bell | None = None) -> None:
+    def __init__(self, roots: Sequence[Path], wake_signal: WakeSignal | None = None) -> None:
         self._roots = roots
-        self._bell = bell
+        self._wake_signal = wake_signal
         self._modified = self._tree()
 
     def has_changed(self) -> bool:
@@ -155,8 +155,8 @@ class Watch:
                     continue
                 if len(modified) > _MANY:
                     return modified
-        if self._bell is not None:
-            self._bell.listen_to(modified)
+        if self._wake_signal is not None:
+            self._wake_signal.listen_to(modified)
         return modified
 
 
@@ -170,8 +170,8 @@ class IdleQuery:
 
     def __init__(self, lock: Lock, roots: Sequence[Path]) -> None:
         self._lock = lock
-        self._bell = Bell()
-        self._watch = Watch(roots, self._bell)
+        self._wake_signal = WakeSignal()
+        self._watch = Watch(roots, self._wake_signal)
         self._begun = self._ended = 0
         self._is_over = False
 
@@ -179,12 +179,12 @@ class IdleQuery:
     def epoch(self) -> Iterator[None]:
         """Let the query go on until this epoch has ended, and a moment longer."""
         self._begun += 1
-        self._bell.ring()
+        self._wake_signal.notify()
         try:
             yield
         finally:
             self._ended += 1
-            self._bell.ring()
+            self._wake_signal.notify()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -195,9 +195,9 @@ class IdleQuery:
             yield
         finally:
             self._is_over = True
-            self._bell.ring()
+            self._wake_signal.notify()
             thread.join()
-            self._bell.close()
+            self._wake_signal.close()
 
     def _run(self) -> None:
         with unless_jvm_lost("watching for files"):
@@ -220,19 +220,19 @@ class IdleQuery:
 
     def _wait_for_anything(self, begun: int) -> bool:
         until = time.monotonic() + ASK_S
-        longest = ASK_S if self._bell.hears_files else LOOK_S
+        longest = ASK_S if self._wake_signal.hears_files else LOOK_S
         while not self._has_begun(begun) and not self._watch.has_changed():
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            self._bell.wait(min(left, longest))
+            self._wake_signal.wait(min(left, longest))
         return True
 
     def _wait_for_epoch(self, begun: int, seconds: float) -> bool:
         """Whether within this time another epoch begins, or the query ends."""
         until = time.monotonic() + seconds
         while not self._has_begun(begun) and (left := until - time.monotonic()) > 0:
-            self._bell.wait(left)
+            self._wake_signal.wait(left)
         return self._has_begun(begun)
 
     def _has_begun(self, begun: int) -> bool:

@@ -305,7 +305,7 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
         if i == 0:
             column = refusing_malformed(source, column, type)
         columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
-    if source.sorted_out:
+    if source.malformed_from:
         columns[span.stop - 1] = malformed_column(source).alias(layout.fields[span.stop - 1][0])
     frame: DataFrame = source.dataframe
     file = _file_columns(frame) if layout.timed else ()

@@ -25,7 +25,7 @@ from turnback.state.schema import (
     state_prefix,
 )
 from turnback.state.stores import LocalStore
-from turnback.state.time_order import WaitingState
+from turnback.state.time_order import TimeOrderedState
 from turnback.state.values import (
     AggregatingState,
     MutableValueState,
@@ -41,7 +41,7 @@ from turnback.values.typeinfo import TypeInfo
 _KEY = 8 + 2
 """Where the key begins in a store key: after the state and the key group."""
 
-Handle = SingleState | ListState[Any] | MapState[Any, Any] | WaitingState
+Handle = SingleState | ListState[Any] | MapState[Any, Any] | TimeOrderedState
 
 
 class KeyedStateBackend(KeyContext):
@@ -136,7 +136,7 @@ class KeyedStateBackend(KeyContext):
             case "windowed":
                 return WindowedState(self, schema, serializer, sub_codec(descriptor.key_type))
             case "waiting":
-                return WaitingState(self, schema, serializer)
+                return TimeOrderedState(self, schema, serializer)
             case "reducing":
                 reducing = ExpiringReducingState if expires else ReducingState
                 return reducing(self, schema, serializer, descriptor.reduce_function)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.state.key_context import NOT_THERE, KeyContext, put_back
+from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.list_and_map import ABSENT, Entries, ListRows, ListState, MapState, stored_order
 from turnback.state.schema import (
     HASHED,
@@ -134,12 +134,12 @@ class ExpiringListState(_Timed, ListState[T]):
         self._rewritten.pop(self._context.key, None)
 
     def save(self) -> tuple[Any, ...]:
-        return *super().save(), self._rewritten.get(self._context.key, NOT_THERE)
+        return *super().save(), self._rewritten.get(self._context.key, MISSING)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         *of_list, rewritten = saved
         super().restore(tuple(of_list))
-        put_back(self._rewritten, self._context.key, rewritten)
+        restore_entry(self._rewritten, self._context.key, rewritten)
 
     def begin(self) -> None:
         super().begin()

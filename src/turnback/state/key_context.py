@@ -106,13 +106,13 @@ class KeyContext:
         )
 
 
-NOT_THERE: Any = object()
+MISSING: Any = object()
 """In place of what a dict has under a key: nothing."""
 
 
-def put_back(values: dict[Any, Any], key: Any, value: Any) -> None:
+def restore_entry(values: dict[Any, Any], key: Any, value: Any) -> None:
     """Let a dict have under a key what it had."""
-    if value is NOT_THERE:
+    if value is MISSING:
         values.pop(key, None)
     else:
         values[key] = value

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import NOT_THERE, KeyContext, put_back
+from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.schema import StateSchema, component, split_sub, wrapped_size
 from turnback.state.values import KeyedState
 from turnback.values.keys import KeyCodec
@@ -90,13 +90,13 @@ class ListState(KeyedState, Generic[T]):
     def save(self) -> tuple[Any, ...]:
         """What is to be given to `restore` to undo what is done to the current key from now on."""
         key = self._context.key
-        added = self._added.get(key, NOT_THERE)
-        size = 0 if added is NOT_THERE else len(added)
-        return added, size, self._stored.get(key, NOT_THERE), self._cleared.get(key, NOT_THERE)
+        added = self._added.get(key, MISSING)
+        size = 0 if added is MISSING else len(added)
+        return added, size, self._stored.get(key, MISSING), self._cleared.get(key, MISSING)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         added, size, stored, cleared = saved
-        if added is not NOT_THERE:
+        if added is not MISSING:
             del added[size:]
         key = self._context.key
         for values, value in (
@@ -104,7 +104,7 @@ class ListState(KeyedState, Generic[T]):
             (self._stored, stored),
             (self._cleared, cleared),
         ):
-            put_back(values, key, value)
+            restore_entry(values, key, value)
 
     def begin(self) -> None:
         self._added.clear()
@@ -234,7 +234,7 @@ class MapState(KeyedState, Generic[K, V]):
         sub = self._encode_sub(key)
         entries = self._maps.get(self._context.key) or self._new()
         if self._changes is not None:
-            before = entries.known.get(sub, NOT_THERE)
+            before = entries.known.get(sub, MISSING)
             self._changes.append((entries, sub, before, sub in entries.dirty))
         known = entries.known
         entries.dirty[sub] = None
@@ -305,21 +305,21 @@ class MapState(KeyedState, Generic[K, V]):
     def save(self) -> tuple[Any, bool]:
         """What is to be given to `restore` to undo what is done to the current key from now on."""
         self._changes = []
-        entries = self._maps.get(self._context.key, NOT_THERE)
-        return entries, entries is not NOT_THERE and entries.whole
+        entries = self._maps.get(self._context.key, MISSING)
+        return entries, entries is not MISSING and entries.whole
 
     def restore(self, saved: tuple[Any, bool]) -> None:
         entries, was_whole = saved
         for changed, sub, before, was_dirty in reversed(self._changes or ()):
-            put_back(changed.known, sub, before)
+            restore_entry(changed.known, sub, before)
             if not was_dirty:
                 changed.dirty.pop(sub, None)
-        if entries is not NOT_THERE:
+        if entries is not MISSING:
             if entries.whole and not was_whole:  # what is not known now may be stored
                 entries.known = dict.fromkeys(entries.dirty, ABSENT) | entries.known
             entries.whole = was_whole
             entries.in_order = False
-        put_back(self._maps, self._context.key, entries)
+        restore_entry(self._maps, self._context.key, entries)
 
     def begin(self) -> None:
         self._maps.clear()

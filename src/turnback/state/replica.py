@@ -240,14 +240,14 @@ def _outstanding(
     """The files a store has yet to see; None when it has to be rebuilt."""
     if stored is None or stored.scope != scope or stored.version == _UNFINISHED:
         return None
-    if not any(_same_line(stored, file) for file in files):
+    if not any(_same_lineage(stored, file) for file in files):
         return None
     todo = in_order(file for file in files if file.last_epoch > stored.version)
     # A complete file has no tombstones: what it lacks would live on in an older store.
     return None if any(file.complete for file in todo) else todo
 
 
-def _same_line(stored: StoreVersion, file: StateFile) -> bool:
+def _same_lineage(stored: StoreVersion, file: StateFile) -> bool:
     """Whether a file proves that the store's last epoch is in this job's past."""
     if file.last_epoch == stored.version and file.path == stored.path:
         return True

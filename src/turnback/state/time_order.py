@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import NOT_THERE, KeyContext, put_back
+from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.schema import (
     GROUPS,
     StateSchema,
@@ -28,7 +28,7 @@ Entry = tuple[int, Any, Any]
 """A time, a key, and the value that the key has at that time."""
 
 
-class WaitingState(KeyedState):
+class TimeOrderedState(KeyedState):
     """At most one value per key and time; the earliest of all keys are found without a search.
 
     What waits costs nothing: only entries that are due are read.
@@ -93,11 +93,11 @@ class WaitingState(KeyedState):
     def restore(self, saved: None) -> None:
         """Undo what was done since `save`; what is due is looked up again when it is taken."""
         for place, before in reversed(self._changes or ()):
-            put_back(self._known, place, before)
+            restore_entry(self._known, place, before)
 
     def _change(self, place: tuple[Any, int], value: Any) -> None:
         if self._changes is not None:
-            self._changes.append((place, self._known.get(place, NOT_THERE)))
+            self._changes.append((place, self._known.get(place, MISSING)))
         self._known[place] = value
 
     def open(self, limit: int) -> None:

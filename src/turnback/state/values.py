@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import NOT_THERE, KeyContext, put_back
+from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.schema import StateSchema, state_prefix
 from turnback.values.codegen import generate
 from turnback.values.coerce import short_repr
@@ -145,11 +145,11 @@ class SingleState(KeyedState):
     def save(self) -> tuple[Any, Any]:
         """What is to be given to `restore` to undo what is done to the current key from now on."""
         key = self._context.key
-        return self._cache.get(key, NOT_THERE), self._dirty.get(key, NOT_THERE)
+        return self._cache.get(key, MISSING), self._dirty.get(key, MISSING)
 
     def restore(self, saved: tuple[Any, Any]) -> None:
         for values, value in zip((self._cache, self._dirty), saved, strict=True):
-            put_back(values, self._context.key, value)
+            restore_entry(values, self._context.key, value)
 
     def clear(self) -> None:
         key = self._context.key

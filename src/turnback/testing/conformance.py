@@ -344,16 +344,16 @@ def _stories(
     if not idempotent and _lists_what_is_left(sink):
         stories |= WITH_LIST
     elif not idempotent:
-        skipped |= dict.fromkeys(WITH_LIST, "the sink has neither dangling() nor left_behind()")
+        skipped |= dict.fromkeys(WITH_LIST, "the sink has neither dangling() nor list_orphans()")
     return stories, skipped
 
 
 def _lists_what_is_left(sink: Sink) -> bool:
     if isinstance(sink, TwoPhaseCommitSink):
         template = TwoPhaseCommitSink
-        if type(sink).left_behind is template.left_behind:  # it lists what dangling() finds
+        if type(sink).list_orphans is template.list_orphans:  # it lists what dangling() finds
             return type(sink).dangling is not template.dangling
-    return type(sink).left_behind is not Sink.left_behind
+    return type(sink).list_orphans is not Sink.list_orphans
 
 
 def _require_empty(trial: Trial) -> None:

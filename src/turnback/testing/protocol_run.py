@@ -340,9 +340,9 @@ def let_fail(step: Callable[[], object]) -> None:
 
 def discard(driver: Committer, known: Sequence[bytes] = ()) -> None:
     """Have a driver roll back what nobody will commit; a committer need not be able to."""
-    discard_others = getattr(driver, "discard_others", None)
-    if discard_others is not None:
-        discard_others(known)
+    abort_orphans = getattr(driver, "abort_orphans", None)
+    if abort_orphans is not None:
+        abort_orphans(known)
 
 
 def comparable(element: Any) -> Any:

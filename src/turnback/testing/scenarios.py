@@ -586,7 +586,7 @@ def _found(trial: Trial) -> None:
     a, b, c, *_ = trial.elements
     trial.driver(1)
     trial.prepared(1, 1, a)
-    if not list(trial.copy().left_behind(trial.committer_context(2))):
+    if not list(trial.copy().list_orphans(trial.committer_context(2))):
         raise PromiseBrokenError(
             Promise.FOUND, "after a task had prepared and its driver was killed, it finds nothing"
         )
@@ -594,7 +594,7 @@ def _found(trial: Trial) -> None:
     driver.commit(trial.prepared(2, 1, b))
     trial.prepared(2, 2, c)
     trial.started(3)
-    left = [info.what for info in trial.copy().left_behind(trial.committer_context(3))]
+    left = [info.what for info in trial.copy().list_orphans(trial.committer_context(3))]
     if left:
         raise PromiseBrokenError(Promise.FOUND, f"after two new attempts, it still finds {left!r}")
     trial.expect(Promise.FOUND, [b], "two new attempts")

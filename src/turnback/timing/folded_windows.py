@@ -37,11 +37,11 @@ from turnback.functions.base import (
     RuntimeContext,
     WindowFunction,
 )
-from turnback.functions.descriptors import WaitingStateDescriptor
+from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.functions.event_time import FURTHEST_TIME, MIN_TIME
 from turnback.functions.partitioning import KeySpec
 from turnback.timing.triggers import EventTimeTrigger
-from turnback.timing.window_operator import WINDOWS, Folding, WindowPlan
+from turnback.timing.window_operator import WINDOWS, WindowAccumulator, WindowPlan
 from turnback.timing.window_state import UNFORESEEN, WindowStates, keeps_window_state
 from turnback.timing.windows import AlignedWindows, TimeWindow, WindowAssigner
 from turnback.values.coerce import row_values
@@ -75,9 +75,9 @@ class PaneFunction(Function, ABC):
         """What is stored of a pane."""
         return RowTypeInfo((PANE_START, "value"), (Types.LONG(), self.folded_type()))
 
-    def state(self) -> WaitingStateDescriptor:
+    def state(self) -> TimeOrderedStateDescriptor:
         """The state that panes are kept in, under their last millisecond."""
-        stored = WaitingStateDescriptor(WINDOWS, self.pane_type())
+        stored = TimeOrderedStateDescriptor(WINDOWS, self.pane_type())
         return stored.defined_as(self.panes.definition()).accumulated_by(self.definition())
 
     def check_start(self, uid: str, pane: int, start: int) -> None:
@@ -91,17 +91,17 @@ class PaneFunction(Function, ABC):
             )
 
 
-class FoldedWindows(PaneFunction):
+class PaneWindows(PaneFunction):
     """Windows that are reduced or aggregated by a function, element by element."""
 
-    def __init__(self, plan: WindowPlan, panes: Panes, folding: Folding) -> None:
+    def __init__(self, plan: WindowPlan, panes: Panes, folding: WindowAccumulator) -> None:
         self.plan = plan
         self.panes = panes
         self.folding = folding
         self.states: WindowStates | None = None
 
     @classmethod
-    def of(cls, plan: WindowPlan) -> FoldedWindows | None:
+    def of(cls, plan: WindowPlan) -> PaneWindows | None:
         """How to run windows by their panes.
 
         None if they keep all elements, have a trigger, or state of their own.
@@ -405,7 +405,9 @@ def plan_window_aggregation(
     function = DeclaredAggregates(plan.element_type, combination.aggregates, states)
     by_element = replace(
         plan,
-        folding=Folding(states, aggregate=function, definition=definitions(combination.aggregates)),
+        folding=WindowAccumulator(
+            states, aggregate=function, definition=definitions(combination.aggregates)
+        ),
         function=DeclaredRow(type_, len(results)),
     )
     panes = Panes.of(plan.assigner)

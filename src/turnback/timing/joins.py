@@ -19,7 +19,7 @@ from turnback.functions.base import (
     WindowFunction,
 )
 from turnback.functions.descriptors import MapStateDescriptor
-from turnback.timing.window_operator import Emissions, WindowOperator, WindowPlan
+from turnback.timing.window_operator import TimedResults, WindowOperator, WindowPlan
 from turnback.timing.window_state import WindowedStateDescriptor
 from turnback.values.typeinfo import ListTypeInfo, RowTypeInfo, TypeInfo, Types
 
@@ -74,13 +74,13 @@ class WindowJoinOperator(KeyedCoProcessFunction):
     def close(self) -> None:
         self._windows.close()
 
-    def process_element1(self, value: Any, ctx: Any) -> Emissions:
+    def process_element1(self, value: Any, ctx: Any) -> TimedResults:
         return self._windows.process_element((1, value, None), ctx)
 
-    def process_element2(self, value: Any, ctx: Any) -> Emissions:
+    def process_element2(self, value: Any, ctx: Any) -> TimedResults:
         return self._windows.process_element((2, None, value), ctx)
 
-    def on_timer(self, timestamp: int, ctx: Any) -> Emissions:
+    def on_timer(self, timestamp: int, ctx: Any) -> TimedResults:
         return self._windows.on_timer(timestamp, ctx)
 
 
@@ -173,24 +173,24 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def close(self) -> None:
         self._function.close()
 
-    def process_element1(self, value: Any, ctx: Any) -> Emissions:
+    def process_element1(self, value: Any, ctx: Any) -> TimedResults:
         time = self._time(ctx)
         interval = self._plan.interval
         if time < ctx.timer_service().current_watermark():
             return _late(time, value, self._plan.late_left)
         self._keep(self._left, time, value, interval, ctx)
-        return Emissions(
+        return TimedResults(
             (max(time, at), self._function.process_element(value, other, Pair(time, at)))
             for at, other in _partners(self._right, time, interval)
         )
 
-    def process_element2(self, value: Any, ctx: Any) -> Emissions:
+    def process_element2(self, value: Any, ctx: Any) -> TimedResults:
         time = self._time(ctx)
         interval = self._plan.interval.reversed()
         if time < ctx.timer_service().current_watermark():
             return _late(time, value, self._plan.late_right)
         self._keep(self._right, time, value, interval, ctx)
-        return Emissions(
+        return TimedResults(
             (max(time, at), self._function.process_element(other, value, Pair(at, time)))
             for at, other in _partners(self._left, time, interval)
         )
@@ -231,5 +231,5 @@ def _partners(held: Any, time: int, interval: Interval) -> list[tuple[int, Any]]
     return [(at, value) for at in times for value in held.get(at)]
 
 
-def _late(time: int, value: Any, tag: OutputTag | None) -> Emissions:
-    return Emissions([] if tag is None else [(time, [(tag, value)])])
+def _late(time: int, value: Any, tag: OutputTag | None) -> TimedResults:
+    return TimedResults([] if tag is None else [(time, [(tag, value)])])

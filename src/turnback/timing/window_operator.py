@@ -50,12 +50,12 @@ def for_any_window(_: bool) -> list[TimeWindow]:
     return [ANY_WINDOW]
 
 
-class Emissions(list[tuple[int, Iterable[Any] | None]]):
+class TimedResults(list[tuple[int, Iterable[Any] | None]]):
     """Elements to be given out, with the event time that they have."""
 
 
 @dataclass(frozen=True)
-class Folding:
+class WindowAccumulator:
     """How a window keeps no more than one value of its elements.
 
     Attributes:
@@ -128,7 +128,7 @@ class WindowPlan:
     trigger: Trigger
     element_type: TypeInfo
     evictor: Evictor | None = None
-    folding: Folding | None = None
+    folding: WindowAccumulator | None = None
     function: ProcessWindowFunction | WindowFunction | None = None
     lateness_ms: int = 0
     late: OutputTag | None = None
@@ -245,7 +245,7 @@ class WindowOperator(KeyedProcessFunction):
         for function in self._plan.functions():
             function.close()
 
-    def process_element(self, value: Any, ctx: Any) -> Emissions:
+    def process_element(self, value: Any, ctx: Any) -> TimedResults:
         plan = self._plan
         service = ctx.timer_service()
         by_event_time = plan.assigner.is_event_time
@@ -254,7 +254,7 @@ class WindowOperator(KeyedProcessFunction):
             if plan.assigner.assign_windows(None, 0) != [GLOBAL_WINDOW]:
                 raise missing_timestamps(plan.assigner)
             time = 0
-        out = Emissions()
+        out = TimedResults()
         watermark = service.current_watermark()
         is_taken = False
         for window in plan.assigner.assign_windows(value, time):
@@ -275,9 +275,9 @@ class WindowOperator(KeyedProcessFunction):
             out.append((time, [(plan.late, value)]))
         return out
 
-    def on_timer(self, timestamp: int, ctx: Any) -> Emissions:
+    def on_timer(self, timestamp: int, ctx: Any) -> TimedResults:
         plan = self._plan
-        out = Emissions()
+        out = TimedResults()
         domain = ctx.time_domain()
         is_event = domain is TimeDomain.EVENT_TIME
         on_time = plan.trigger.on_event_time if is_event else plan.trigger.on_processing_time
@@ -357,7 +357,7 @@ class WindowOperator(KeyedProcessFunction):
             return window
         return self._places.get(tuple(window)) or window
 
-    def _act(self, result: TriggerResult, window: TimeWindow, ctx: Any, out: Emissions) -> None:
+    def _act(self, result: TriggerResult, window: TimeWindow, ctx: Any, out: TimedResults) -> None:
         if result.is_fire():
             out.append((window.max_timestamp(), self._fired(window, ctx)))
         if result.is_purge():

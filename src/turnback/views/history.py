@@ -25,7 +25,7 @@ from turnback.job.history import (
     recorded_history,
 )
 from turnback.job.liveness import LOST, Liveness, is_terminal
-from turnback.job.status import JobState, Status, UnderWay
+from turnback.job.status import CheckpointInProgress, JobState, Status
 from turnback.plan.sources import changed_files_text
 from turnback.storage.base import Storage
 from turnback.storage.locations import display_path
@@ -100,14 +100,14 @@ def _checkpoint_rows(
 
 
 def _row(
-    checkpoint: Manifest | CheckpointStats | CheckpointFailed | UnderWay,
+    checkpoint: Manifest | CheckpointStats | CheckpointFailed | CheckpointInProgress,
     status: CheckpointStatus,
     attempt: int,
     triggered_ms: int,
     **measured: Any,
 ) -> CheckpointRow:
     return CheckpointRow(
-        number=None if isinstance(checkpoint, UnderWay) else checkpoint.number,
+        number=None if isinstance(checkpoint, CheckpointInProgress) else checkpoint.number,
         status=status,
         attempt=attempt,
         epoch=checkpoint.epoch,

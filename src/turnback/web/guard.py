@@ -48,7 +48,7 @@ class Guard:
         self._app = app
         self._site = site
         self._session = Session(site.token, site.port, site.root_path)
-        self._wrong = WrongTokens(site.clock.now_ms)
+        self._wrong = LoginThrottle(site.clock.now_ms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request, and pass it on or answer it."""
@@ -337,7 +337,7 @@ _MOST_CLIENTS = 1_000
 _EVERYBODY = object()
 
 
-class WrongTokens:
+class LoginThrottle:
     """Counts the wrong tokens of each client, and of all clients, within the last minute.
 
     Args:

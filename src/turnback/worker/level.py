@@ -408,14 +408,14 @@ class _Epoch:
                 self._receive(channel, elements)
 
     def _receive(self, channel: Channel, elements: Batch) -> None:
-        if channel.sorted_out:
-            elements = self._sort_out(channel, elements)
+        if channel.malformed_from:
+            elements = self._split_malformed(channel, elements)
         if channel.first_level < 0:
             self.fed[channel.id] += len(elements)
         if len(elements):
             self._emit(elements, channel.consumers)
 
-    def _sort_out(self, channel: Channel, elements: Batch) -> Batch:
+    def _split_malformed(self, channel: Channel, elements: Batch) -> Batch:
         """What of the records of a source is well-formed; who wants the others gets them."""
         *columns, malformed = elements.arrow.columns
         names = elements.arrow.schema.names[:-1]
@@ -423,11 +423,11 @@ class _Epoch:
         if malformed.null_count < len(malformed):
             records = records.filter(malformed.is_null())
             found = malformed.drop_null().to_pylist()
-            self.malformed[channel.sorted_out] += len(found)
+            self.malformed[channel.malformed_from] += len(found)
             source = self.instance.operators.get(channel.producer)
             sides = {tag: node for tag, node, _ in source.sides} if source is not None else {}
             if MALFORMED in sides:
-                aside = _malformed(channel.sorted_out, found)
+                aside = _malformed(channel.malformed_from, found)
                 self._emit(aside, (InputId(sides[MALFORMED]),))
         return Batch(channel.type, records)
 

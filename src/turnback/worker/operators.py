@@ -33,8 +33,8 @@ from turnback.plan.sources import WHOLE
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.list_and_map import ListState, MapState
 from turnback.state.subtasks import NoStore, OperatorStateBackend
-from turnback.state.time_order import WaitingState
-from turnback.timing.folded_windows import FoldedWindows, WindowAggregation, WindowCombination
+from turnback.state.time_order import TimeOrderedState
+from turnback.timing.folded_windows import PaneWindows, WindowAggregation, WindowCombination
 from turnback.timing.windows import GLOBAL_WINDOW
 from turnback.values.columns import Batch, stream_columns
 from turnback.worker.context import KeyedContext, TaskContext
@@ -47,26 +47,26 @@ from turnback.worker.local_state import (
     initialize,
 )
 from turnback.worker.message import Order, user_error
-from turnback.worker.ordering import Cause, OrderedRunner, TimedOutput
+from turnback.worker.ordering import OrderedRunner, OutputPosition, TimedOutput
 from turnback.worker.output import FunctionOutput
 from turnback.worker.program import LevelProgram
 from turnback.worker.runners import (
     CombineRunner,
     FilterRunner,
     FlatMapRunner,
+    ForwardRunner,
     FunctionRunner,
     KeyedBatchRunner,
     KeyedFilterRunner,
     KeyedProcessRunner,
     MapBatchesRunner,
     MapRunner,
-    PassingRunner,
-    PlacingRunner,
     ReduceRunner,
     Runner,
+    SourceOrderRunner,
     times_of,
 )
-from turnback.worker.tolerance import Tolerance, element_functions
+from turnback.worker.tolerance import ElementGuard, element_functions
 from turnback.worker.windows import FoldedWindowRunner, WindowAggregationRunner, WindowCombineRunner
 
 
@@ -251,8 +251,8 @@ class TimerContext(KeyedContext):
         self,
         backend: KeyedStateBackend,
         time: TaskTime,
-        event: WaitingState,
-        processing: WaitingState,
+        event: TimeOrderedState,
+        processing: TimeOrderedState,
     ) -> None:
         super().__init__(backend, self)
         self.watermark = MIN_TIME
@@ -336,7 +336,7 @@ class TimerContext(KeyedContext):
         else:
             timers.remove(time)
 
-    def _timers(self, domain: TimeDomain) -> WaitingState:
+    def _timers(self, domain: TimeDomain) -> TimeOrderedState:
         return self._event if domain is TimeDomain.EVENT_TIME else self._processing
 
 
@@ -358,12 +358,12 @@ class TimerRunner(OrderedRunner):
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend, time, element_functions(operator))
-        self._event: WaitingState = self.states[EVENT_TIMERS]
-        self._processing: WaitingState = self.states[PROCESSING_TIMERS]
+        self._event: TimeOrderedState = self.states[EVENT_TIMERS]
+        self._processing: TimeOrderedState = self.states[PROCESSING_TIMERS]
         self.context = TimerContext(backend, time, self._event, self._processing)
         self._element_watermark = self._mark = MIN_TIME
         """The watermark at the last element, and at what was given last."""
-        self._cause: Cause = (NOWHERE, 0)
+        self._cause: OutputPosition = (NOWHERE, 0)
 
     def begin(self) -> None:
         super().begin()
@@ -442,7 +442,7 @@ class TimerRunner(OrderedRunner):
         out: TimedOutput,
         stamp: int | None,
         mark: int,
-        cause: Cause,
+        cause: OutputPosition,
     ) -> None:
         op = self.operator
         context = self.context
@@ -955,7 +955,7 @@ class OpenOperators:
 
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
     if operator.on_error is not ErrorPolicy.FAIL:
-        tolerance = Tolerance(operator, backend, time)
+        tolerance = ElementGuard(operator, backend, time)
         runner = _make_runner(tolerance.operator(), backend, time)
         assert isinstance(runner, FunctionRunner)
         runner.tolerance = tolerance
@@ -966,7 +966,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
             return ShuffledTimestampsRunner(operator, backend, time)
         return TimestampsRunner(operator, time)
     if operator.source_order.placed:
-        return PlacingRunner(operator, time)
+        return SourceOrderRunner(operator, time)
     if operator.kind is NodeKind.NUMBER:
         return NumberRunner(operator, time)
     if operator.kind is NodeKind.ASYNC_WAIT:
@@ -988,7 +988,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         return KeyedBatchRunner(operator)
     if isinstance(operator.function, WindowAggregation):
         return WindowAggregationRunner(operator, backend, time)
-    if isinstance(operator.function, FoldedWindows):
+    if isinstance(operator.function, PaneWindows):
         return FoldedWindowRunner(operator, backend, time)
     if has_timers(operator.function):
         return TimerRunner(operator, backend, time)
@@ -1005,12 +1005,12 @@ _WITH_CONTEXT = frozenset(
     }
 )
 _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
-    NodeKind.SOURCE: PassingRunner,
+    NodeKind.SOURCE: ForwardRunner,
     NodeKind.MAP: MapRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
-    NodeKind.SIDE_OUTPUT: PassingRunner,
+    NodeKind.SIDE_OUTPUT: ForwardRunner,
 }
 
 

@@ -15,8 +15,8 @@ from xxhash import xxh3_64_intdigest
 from turnback.functions.event_time import MAX_TIME, MIN_TIME, within_reach
 from turnback.plan.plan import AHEAD, Operator, Rank, has_to_wait, ranks, timed_states
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.time_order import WaitingState
-from turnback.timing.window_operator import Emissions
+from turnback.state.time_order import TimeOrderedState
+from turnback.timing.window_operator import TimedResults
 from turnback.values.columns import Batch
 from turnback.worker.event_time import FED_BACK, NOWHERE, Place, Stamps, TaskTime, Times
 from turnback.worker.output import Collected
@@ -26,11 +26,11 @@ from turnback.worker.tolerance import ElementFunction
 _CHUNK = 8192
 
 
-Cause = tuple[int, int]
+OutputPosition = tuple[int, int]
 """The segment and the row of what is made from an element."""
-_UNKNOWN: Cause = (NOWHERE, 0)
+_UNKNOWN: OutputPosition = (NOWHERE, 0)
 
-Element = tuple[int, int | None, Any, Any, Any, Cause]
+Element = tuple[int, int | None, Any, Any, Any, OutputPosition]
 """The watermark at an element, its time, its key, itself, the function it is for, and where
 what is made from it belongs.
 
@@ -148,7 +148,7 @@ class OrderedRunner(KeyedRunner):
             causes = self.causes(batch, input)
             yield from zip(*columns, repeat(function, len(batch)), causes, strict=True)
 
-    def causes(self, batch: Batch, input: int = 0) -> Iterable[Cause]:
+    def causes(self, batch: Batch, input: int = 0) -> Iterable[OutputPosition]:
         """Where what is made from the elements of a batch belongs."""
         stamps = batch.stamps
         if stamps is None:
@@ -240,7 +240,7 @@ class OrderedRunner(KeyedRunner):
 
         Those whose strategy is gone are of the last one of their input.
         """
-        ahead: WaitingState | None = self.states.get(AHEAD[input])
+        ahead: TimeOrderedState | None = self.states.get(AHEAD[input])
         if ahead is None:
             return {}
         ranks = {rank.strategy: i for i, rank in enumerate(self._ranks) if rank.input == input}
@@ -266,7 +266,7 @@ class OrderedRunner(KeyedRunner):
     def _keep(self, rank: int, batch: Batch, marks: Times) -> None:
         """Let elements wait."""
         input, strategy = self._ranks[rank]
-        ahead: WaitingState = self.states[AHEAD[input]]
+        ahead: TimeOrderedState = self.states[AHEAD[input]]
         keys = self.key_readers[input](batch)
         segments = batch.stamps.segment.tolist()
         rows = batch.stamps.row.tolist()
@@ -280,7 +280,7 @@ class OrderedRunner(KeyedRunner):
         known = self.time.segment(segment)
         return None if known is None else [*known.place, row, known.giver]
 
-    def _waited_at(self, place: list[int] | None) -> Cause:
+    def _waited_at(self, place: list[int] | None) -> OutputPosition:
         """Where an element is that has waited."""
         if not place:
             return _UNKNOWN
@@ -313,25 +313,27 @@ class TimedOutput:
         self._last = last
         self._times: list[int] = []
         self._marks: list[int] = []
-        self._causes: list[Cause] = []
+        self._causes: list[OutputPosition] = []
 
-    def add(self, elements: Iterable[Any] | None, time: int | None, mark: int, at: Cause) -> None:
+    def add(
+        self, elements: Iterable[Any] | None, time: int | None, mark: int, at: OutputPosition
+    ) -> None:
         if elements is None:
             return
-        if type(elements) is Emissions:
+        if type(elements) is TimedResults:
             for own_time, some in elements:
                 self.add(some, own_time, mark, at)
             return
         self.collected.add(elements, self.origin(time, mark, at))
 
-    def origin(self, time: int | None, mark: int, at: Cause) -> int:
+    def origin(self, time: int | None, mark: int, at: OutputPosition) -> int:
         """A number for elements of this time and place, which come at this watermark."""
         self._times.append(MIN_TIME if time is None else within_reach(time))
         self._marks.append(mark)
         self._causes.append(at)
         return len(self._times) - 1
 
-    def end_of_watermark(self, key: Any) -> Cause:
+    def end_of_watermark(self, key: Any) -> OutputPosition:
         """Where what a key gives at the end of a watermark belongs: after elements, by key."""
         return self._last, key_orders(self._backend, [key])[0]
 

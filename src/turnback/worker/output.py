@@ -80,7 +80,7 @@ def is_sent_aside(element: Any) -> bool:
     return type(element) is tuple and len(element) == 2 and type(element[0]) is OutputTag
 
 
-def may_send_aside(function: Any) -> bool:
+def may_emit_side_outputs(function: Any) -> bool:
     """Whether a process function may give elements to side outputs: it can see a tag somewhere.
 
     Whatever its methods can reach by a name counts: attributes, globals, modules, other functions.

@@ -161,7 +161,7 @@ PartitionId = tuple[int, int]
 """Level and partition."""
 
 
-class Chains:
+class StateFileIndex:
     """For every partition of every level, the confirmed files its state consists of."""
 
     def __init__(self, programs: Sequence[LevelProgram]) -> None:
@@ -262,7 +262,9 @@ def source_layout(plan: Plan) -> RowLayout:
         channels = tuple(w for w in plan.channels if w.first_level == -1)
     else:
         channels = tuple(
-            Channel(i, s.id, (InputId(s.id),), s.read, None, 1, -1, 0, sorted_out=s.sorted_out)
+            Channel(
+                i, s.id, (InputId(s.id),), s.read, None, 1, -1, 0, malformed_from=s.malformed_from
+            )
             for i, s in enumerate(plan.sources)
         )
     timed = bool(plan.strategies)

@@ -33,11 +33,11 @@ from turnback.worker.context import KeyedContext, NoTimers, PlainContext
 from turnback.worker.event_time import Part, Stamps, TaskTime
 from turnback.worker.keys import DistinctKeys, distinct_key_reader, key_reader
 from turnback.worker.message import user_error
-from turnback.worker.output import Collected, FunctionOutput, may_send_aside
+from turnback.worker.output import Collected, FunctionOutput, may_emit_side_outputs
 from turnback.worker.tolerance import ElementFunction, element_functions
 
 if TYPE_CHECKING:
-    from turnback.worker.tolerance import Tolerance
+    from turnback.worker.tolerance import ElementGuard
 
 
 def times_of(batch: Batch) -> Sequence[int | None]:
@@ -61,7 +61,7 @@ class Runner(ABC):
         self.parts: list[tuple[Part, Batch]] = []
         """Output that nobody has fetched yet, of who gives it later than what it is made from: with
         the part of the source that it belongs to."""
-        self.tolerance: Tolerance | None = None
+        self.tolerance: ElementGuard | None = None
         """What lets it go on without elements at which its function fails, if it may."""
 
     def begin(self) -> None:
@@ -121,14 +121,14 @@ class Runner(ABC):
         return user_error(error, op.uid, op.name, advice, element=element)
 
 
-class PassingRunner(Runner):
+class ForwardRunner(Runner):
     """Passes elements on as they come."""
 
     def process(self, batch: Batch) -> Batch | None:
         return batch
 
 
-class PlacingRunner(Runner):
+class SourceOrderRunner(Runner):
     """Notes where the elements of a source are in it, for a strategy behind a shuffle."""
 
     def __init__(self, operator: Operator, time: TaskTime) -> None:
@@ -152,7 +152,7 @@ class FunctionRunner(Runner):
         self.freezer = Freezer(operator.type)
         self._freezers: dict[str | None, Freezer] = {None: self.freezer}
         self._freezers.update({tag: Freezer(type) for tag, _, type in operator.sides})
-        self.has_sides = bool(operator.sides) or may_send_aside(operator.function)
+        self.has_sides = bool(operator.sides) or may_emit_side_outputs(operator.function)
 
     def collect(self) -> Collected:
         """Collect what the function gives, if it matters from which element it came."""
@@ -486,7 +486,7 @@ class MapBatchesRunner(BatchRunner):
         return self.call(len(batch), self.operator.function, batch.arrow)
 
 
-class GatheringRunner(BatchRunner):
+class BufferingRunner(BatchRunner):
     """Base of the operators that gather elements before they process them.
 
     Spark hands them over in pieces of some thousand rows, too few to make up for what a call
@@ -533,7 +533,7 @@ class GatheringRunner(BatchRunner):
         self.rows = self.bytes = 0
 
 
-class PortionRunner(GatheringRunner):
+class ChunkedRunner(BufferingRunner):
     """Base of those that process an epoch in large portions: all of it, unless that is too much."""
 
     def process(self, batch: Batch) -> Batch | None:
@@ -553,7 +553,7 @@ class PortionRunner(GatheringRunner):
         """Do the operator's work on all elements so far, which have these keys."""
 
 
-class KeyedBatchRunner(PortionRunner):
+class KeyedBatchRunner(ChunkedRunner):
     """A `KeyedBatchFunction`."""
 
     method = "process_batch"
@@ -568,7 +568,7 @@ class KeyedBatchRunner(PortionRunner):
         return self.call(len(batch), op.function.process_batch, batch.arrow, state)
 
 
-class CombineRunner(PortionRunner):
+class CombineRunner(ChunkedRunner):
     """The part of an aggregation that comes before the shuffle."""
 
     method = "combine"

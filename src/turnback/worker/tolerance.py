@@ -64,7 +64,7 @@ _LETTER_TAG = OutputTag(DEAD_LETTERS, DEAD_LETTER)
 _TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROCESS})
 
 
-class Tolerance:
+class ElementGuard:
     """Calls the function of an operator; an element at which it fails leaves no trace.
 
     Attributes:

@@ -15,11 +15,11 @@ from turnback.core.errors import PlanError, UserFunctionError
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
 from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.time_order import WaitingState
+from turnback.state.time_order import TimeOrderedState
 from turnback.state.values import CacheFormat
 from turnback.timing.folded_windows import (
-    FoldedWindows,
     Panes,
+    PaneWindows,
     WindowAggregation,
     WindowCombination,
 )
@@ -32,8 +32,15 @@ from turnback.worker.context import NoTimers
 from turnback.worker.event_time import LAST, Stamps, TaskTime, Times
 from turnback.worker.keys import DistinctKeys, Index, distinct_columns
 from turnback.worker.message import user_error
-from turnback.worker.ordering import Cause, Element, Ordered, OrderedRunner, TimedOutput, key_orders
-from turnback.worker.runners import GatheringRunner, PortionRunner
+from turnback.worker.ordering import (
+    Element,
+    Ordered,
+    OrderedRunner,
+    OutputPosition,
+    TimedOutput,
+    key_orders,
+)
+from turnback.worker.runners import BufferingRunner, ChunkedRunner
 
 
 class _Clock(NoTimers):
@@ -83,8 +90,8 @@ class FoldedWindowRunner(OrderedRunner):
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend, time, (None,))
-        self._function: FoldedWindows = operator.function
-        self._state: WaitingState = self.states[WINDOWS]
+        self._function: PaneWindows = operator.function
+        self._state: TimeOrderedState = self.states[WINDOWS]
         self._row = row_class(self._function.pane_type().names)
         self._format = CacheFormat(Serializer(self._function.folding.type))
         self._to_cache = _unless_none(self._format.to_cache)
@@ -363,7 +370,7 @@ class FoldedWindowRunner(OrderedRunner):
         except Exception as e:
             raise user_error(e, self.operator.uid, self.operator.name, key=key) from e
 
-    def _fire_again(self, pane: _Pane, key: Any, cause: Cause, out: TimedOutput) -> None:
+    def _fire_again(self, pane: _Pane, key: Any, cause: OutputPosition, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
         panes = self._function.panes
         plan = self._function.plan
@@ -387,7 +394,12 @@ class FoldedWindowRunner(OrderedRunner):
                 self._emit({key: total}, end, watermark, cause, out)
 
     def _emit(
-        self, values: dict[Any, Any], end: int, mark: int, cause: Cause | None, out: TimedOutput
+        self,
+        values: dict[Any, Any],
+        end: int,
+        mark: int,
+        cause: OutputPosition | None,
+        out: TimedOutput,
     ) -> None:
         """Give out a window of some keys, because of an element or of its end."""
         function = self._function
@@ -405,7 +417,9 @@ class FoldedWindowRunner(OrderedRunner):
         except Exception as e:
             raise user_error(e, op.uid, op.name, key=backend.key, window=tuple(window)) from e
 
-    def _late(self, row: Any, time: int, mark: int, cause: Cause, out: TimedOutput) -> None:
+    def _late(
+        self, row: Any, time: int, mark: int, cause: OutputPosition, out: TimedOutput
+    ) -> None:
         late = self._function.plan.late
         if late is not None:
             out.add([(late, row)], time, mark, cause)
@@ -416,7 +430,7 @@ def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
 
 
-class WindowCombineRunner(PortionRunner):
+class WindowCombineRunner(ChunkedRunner):
     """The part of an aggregation in windows that comes before the shuffle."""
 
     method = "combine"
@@ -527,7 +541,7 @@ class _Keys:
         return pa.concat_arrays([self._column.cast(added.type), added])
 
 
-class WindowAggregationRunner(GatheringRunner):
+class WindowAggregationRunner(BufferingRunner):
     """The part of an aggregation in windows that comes after the shuffle.
 
     It works at the end of an epoch, when barriers have told how far event time had come at each
@@ -540,7 +554,7 @@ class WindowAggregationRunner(GatheringRunner):
         assert operator.key is not None
         super().__init__(operator, operator.key)
         self._function: WindowAggregation = operator.function
-        self._state: WaitingState = backend.register(self._function.state())
+        self._state: TimeOrderedState = backend.register(self._function.state())
         self._backend = backend
         self._time = time
         types = operator.key.types

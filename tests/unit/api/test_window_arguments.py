@@ -20,7 +20,7 @@ from turnback import (
     sum_of,
 )
 from turnback.core.errors import PlanError
-from turnback.timing.folded_windows import FoldedWindows, WindowAggregation
+from turnback.timing.folded_windows import PaneWindows, WindowAggregation
 from turnback.timing.window_operator import WindowOperator
 
 SCHEMA = "k string, at bigint, n bigint"
@@ -56,13 +56,13 @@ def function_of(windows: Any, schema: str = SCHEMA) -> Any:
             lambda s: s.window(SlidingEventTimeWindows.of(Time(4), Time(2))).aggregate(n=count()),
             WindowAggregation,
         ),
-        (lambda s: s.window(TEN).allowed_lateness(1).aggregate(n=count()), FoldedWindows),
+        (lambda s: s.window(TEN).allowed_lateness(1).aggregate(n=count()), PaneWindows),
         (
             lambda s: s.window(TEN).side_output_late_data(OutputTag("l")).aggregate(n=count()),
-            FoldedWindows,
+            PaneWindows,
         ),
-        (lambda s: s.window(TEN).aggregate(Count(), None, int, int), FoldedWindows),
-        (lambda s: s.window(TEN).reduce(lambda a, b: a), FoldedWindows),
+        (lambda s: s.window(TEN).aggregate(Count(), None, int, int), PaneWindows),
+        (lambda s: s.window(TEN).reduce(lambda a, b: a), PaneWindows),
         (lambda s: s.window(TEN).trigger(CountTrigger.of(1)).aggregate(n=count()), WindowOperator),
         (
             lambda s: s.window(EventTimeSessionWindows.with_gap(Time(1))).aggregate(n=count()),

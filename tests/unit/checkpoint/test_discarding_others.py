@@ -43,7 +43,7 @@ class Locking(RecordingCommitter):
         for transaction in transactions:
             self.prepared.pop(transaction, None)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         self.known.append(tuple(known))
         for transaction in [t for t in self.prepared if t not in known]:
             del self.prepared[transaction]
@@ -65,7 +65,7 @@ def test_an_epoch_can_be_replayed_although_its_first_run_holds_locks(sink) -> No
     sink.prepare(b"first run", "row 2")  # of epoch 2, in which tasks were in conflict
     with pytest.raises(TimeoutError):
         sink.prepare(b"t2", "row 2")
-    assert job.coordinator.discard_others()
+    assert job.coordinator.abort_orphans()
     sink.prepare(b"t2", "row 2")
     job.epoch(2)
     job.checkpoint()
@@ -82,7 +82,7 @@ def test_everything_that_waits_for_its_commit_is_known(sink) -> None:
     sink.broken = ConnectionError("for a moment")
     job.checkpoint()  # in a manifest, and not committed
     job.epoch(3)
-    assert job.coordinator.discard_others()
+    assert job.coordinator.abort_orphans()
     assert sink.known == [(b"t2", b"t3")]
 
 
@@ -93,7 +93,7 @@ def test_it_is_not_done_while_the_sink_commits(sink) -> None:
     job.checkpoint()
     assert sink.committing.wait(60)
     done: list[bool] = []
-    waits = threading.Thread(target=lambda: done.append(job.coordinator.discard_others()))
+    waits = threading.Thread(target=lambda: done.append(job.coordinator.abort_orphans()))
     waits.start()
     waits.join(0.2)
     assert (done, sink.known) == ([], [])
@@ -108,7 +108,7 @@ def test_when_commits_take_too_long_it_is_left_to_later(sink) -> None:
     settings = CheckpointSettings(interval_ms=1_000, timeout_ms=10)
     executors = ManualExecutors()
     job = job_with(sink, settings=settings, executor=executors)
-    assert not job.coordinator.discard_others()
+    assert not job.coordinator.abort_orphans()
     sink.prepare(b"t1", "row")  # of the next epoch
     executors.run()
     assert sink.prepared == {b"t1": "row"}
@@ -119,9 +119,9 @@ def test_a_sink_that_never_ends_fails_the_attempt(sink, monkeypatch) -> None:
     settings = CheckpointSettings(interval_ms=1_000, timeout_ms=50)
     job = job_with(sink, settings=settings, executor=SerialThread)
     ended = threading.Event()
-    monkeypatch.setattr(sink, "discard_others", lambda known: ended.wait(10))
+    monkeypatch.setattr(sink, "abort_orphans", lambda known: ended.wait(10))
     with pytest.raises(SinkError, match=r"has not rolled back .* 0\.05 s"):
-        job.coordinator.discard_others()
+        job.coordinator.abort_orphans()
     ended.set()
     job.coordinator.close()
 
@@ -131,7 +131,7 @@ def test_a_replaced_driver_rolls_nothing_back(sink) -> None:
     take_fence(CheckpointLog(job.storage), "successor")
     sink.prepare(b"of the successor", "row")
     with pytest.raises(FencedError):
-        job.coordinator.discard_others()
+        job.coordinator.abort_orphans()
     assert sink.prepared == {b"of the successor": "row"}
 
 
@@ -139,9 +139,9 @@ def test_storage_that_does_not_answer_is_no_reason_to_fail(sink) -> None:
     storage = HookedStorage(memory())
     job = job_with(sink, storage=storage)
     storage.fail("get", "chk-")
-    assert not job.coordinator.discard_others()
+    assert not job.coordinator.abort_orphans()
     storage.heal()
-    assert job.coordinator.discard_others()
+    assert job.coordinator.abort_orphans()
 
 
 def test_what_fails_is_left_to_the_next_start(sink, caplog, monkeypatch) -> None:
@@ -149,9 +149,9 @@ def test_what_fails_is_left_to_the_next_start(sink, caplog, monkeypatch) -> None
         raise StorageError("no connection")
 
     broken = Locking()
-    monkeypatch.setattr(broken, "discard_others", fail)
+    monkeypatch.setattr(broken, "abort_orphans", fail)
     job = Job(committers={"broken": broken, "sink": sink, "without": RecordingCommitter()})
-    assert job.coordinator.discard_others()
+    assert job.coordinator.abort_orphans()
     assert sink.known == [()]
     assert "'broken' could not roll back" in caplog.text
 
@@ -160,5 +160,5 @@ def test_sinks_that_cannot_do_it_are_not_waited_for() -> None:
     executors = ManualExecutors()
     job = Job(executor=executors)
     executors.run()
-    assert job.coordinator.discard_others()
+    assert job.coordinator.abort_orphans()
     assert not any(executor.tasks for executor in executors.values())

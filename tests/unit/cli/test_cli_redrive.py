@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import pytest
 
-from turnback.checkpoint.manifest import Redriven
+from turnback.checkpoint.manifest import RedriveProgress
 from turnback.cli.context import ExitCode
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.job.status import JobState
@@ -48,7 +48,7 @@ def test_what_became_of_them_is_told(shell, job, letters):
     inbox = RedriveInbox(job.storage, job.info.job_id)
     shell("redrive", "orders", str(letters))
     inbox.write_outcome(1, RedriveOutcome(1, 1, {"the program has no operator 'other'": (2,)}))
-    job.checkpoint(redriven=Redriven(2))
+    job.checkpoint(redriven=RedriveProgress(2))
     # Refused ones may be given again: here nobody runs the job, and the next batch is confirmed.
     inbox.write_outcome(2, RedriveOutcome(0, 0, {"the program has no operator 'other'": (0,)}))
     done = shell("redrive", "orders", str(letters))

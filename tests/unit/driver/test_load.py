@@ -8,7 +8,7 @@ from manual_clock import ManualClock
 from turnback.driver.metrics import LoadMeter
 from turnback.state.files import StateFile
 from turnback.worker.message import TaskAck, TaskName
-from turnback.worker.program import Chains
+from turnback.worker.program import StateFileIndex
 from unit.worker.test_meter import program
 
 
@@ -32,7 +32,7 @@ def acks(*tasks: tuple[int, float], uid: str = "p0") -> list[TaskAck]:
 
 def epoch(meter, clock, *tasks: tuple[int, float], seconds: float = 1.0, idle: float = 0.0):
     clock.advance(round((idle + seconds) * 1000))
-    meter.count(acks(*tasks), seconds, Chains([]))
+    meter.count(acks(*tasks), seconds, StateFileIndex([]))
 
 
 def test_nothing_is_known_before_the_first_epoch_has_ended(meter, clock):
@@ -71,7 +71,7 @@ def test_chance_is_no_skew(meter, clock):
 def test_tasks_without_work_count_too(meter, clock):
     """Sinks say nothing of tasks that have nothing to write."""
     clock.advance(1_000)
-    meter.count(acks((100, 0.5), uid="s0"), 1.0, Chains([]))
+    meter.count(acks((100, 0.5), uid="s0"), 1.0, StateFileIndex([]))
     load = meter.operators()["s0"]
     assert (load.tasks, load.skew, load.busy, load.busiest) == (2, 2.0, 0.25, 0.5)
 
@@ -79,7 +79,7 @@ def test_tasks_without_work_count_too(meter, clock):
 def test_an_operator_in_the_tasks_of_its_source_has_as_many_as_there_were(clock):
     meter = LoadMeter(program(native=False), clock)
     clock.advance(1_000)
-    meter.count(acks(*[(10, 0.1)] * 5, uid="map"), 1.0, Chains([]))
+    meter.count(acks(*[(10, 0.1)] * 5, uid="map"), 1.0, StateFileIndex([]))
     assert meter.operators()["map"].tasks == 5
 
 
@@ -108,14 +108,14 @@ def test_work_of_more_than_all_the_time_is_all_the_time(meter, clock):
 
 
 def test_state_is_told_by_task(meter, clock):
-    chains = Chains([])
+    file_index = StateFileIndex([])
     both = ("p0", "p1")
-    chains.confirm(0, 0, StateFile("a", 100, "", 1, 1, 1, 0, 63, both))
-    chains.confirm(0, 1, StateFile("b", 30, "", 1, 1, 1, 64, 127, ("p0",)))
+    file_index.confirm(0, 0, StateFile("a", 100, "", 1, 1, 1, 0, 63, both))
+    file_index.confirm(0, 1, StateFile("b", 30, "", 1, 1, 1, 64, 127, ("p0",)))
     clock.advance(1_000)
-    meter.count(acks((1, 0.0), (1, 0.0)), 1.0, chains)
+    meter.count(acks((1, 0.0), (1, 0.0)), 1.0, file_index)
     assert [each.state_bytes for each in meter.operators()["p0"].by_task] == [50, 30]
-    chains.confirm(0, 1, StateFile("c", 70, "", 1, 2, 2, 64, 127, ("p0",)))
+    file_index.confirm(0, 1, StateFile("c", 70, "", 1, 2, 2, 64, 127, ("p0",)))
     clock.advance(2_000)
-    meter.count(acks((1, 0.0), (1, 0.0)), 1.0, chains)
+    meter.count(acks((1, 0.0), (1, 0.0)), 1.0, file_index)
     assert [each.state_bytes for each in meter.operators()["p0"].by_task] == [50, 100]

@@ -10,7 +10,7 @@ from coordinator_fakes import memory, take_fence
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import FencedError
-from turnback.driver.context import Tenure
+from turnback.driver.context import FenceGuard
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
@@ -39,10 +39,10 @@ class Recording(InterleavedStorage):
 def drive(storage: InterleavedStorage, name: str) -> None:
     """Take the job over, and answer what is asked until somebody else has."""
     directory = JobDirectory(storage, "job")
-    tenure = Tenure(directory)
-    requests = Requests(storage, own_attempt=tenure.check)
+    fence_guard = FenceGuard(directory)
+    requests = Requests(storage, own_attempt=fence_guard.check)
     try:
-        tenure.attempt = take_fence(CheckpointLog(storage), nonce=name).attempt
+        fence_guard.attempt = take_fence(CheckpointLog(storage), nonce=name).attempt
         for _ in range(POLLS):
             for request in requests.open():
                 requests.finish(request.id, RequestOutcome(RequestState.COMPLETED, path=name))

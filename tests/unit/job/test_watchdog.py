@@ -15,12 +15,12 @@ from turnback.job.liveness import Stall, stall_of
 from turnback.job.run import ProcessId
 from turnback.job.status import (
     AttemptProgress,
+    CheckpointInProgress,
     JobState,
     Lag,
     Metrics,
     RestoreProgress,
     Status,
-    UnderWay,
     WatchLimits,
 )
 
@@ -37,7 +37,7 @@ def status(
     updated: int = 0,
     limits: WatchLimits = LIMITS,
     lag: dict[str, Lag] | None = None,
-    under_way: tuple[UnderWay, ...] = (),
+    under_way: tuple[CheckpointInProgress, ...] = (),
     **progress: Any,
 ) -> Status:
     """What a driver wrote; times of progress are so long before."""
@@ -72,7 +72,7 @@ def waiting(records: int | None, **more: Any) -> dict[str, Lag]:
         (
             status(
                 epoch=42, since_ms=840_000, uncovered_ms=960_000,
-                under_way=(UnderWay(41, "periodic", ago(720_000)),),
+                under_way=(CheckpointInProgress(41, "periodic", ago(720_000)),),
             ),
             "epoch 42 has been running for 14 min; "
             "no checkpoint for 16 min (that of epoch 41 has been under way for 12 min)",

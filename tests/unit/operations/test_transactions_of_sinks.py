@@ -39,10 +39,10 @@ class Broker(Ledger):
     def from_description(cls, description):
         return cls(Path(description["root"]))
 
-    def left_behind(self, ctx):
+    def list_orphans(self, ctx):
         if not self.reachable:
             raise SinkError("the broker does not answer")
-        for info in super().left_behind(ctx):
+        for info in super().list_orphans(ctx):
             waiting = "readers of topic likes"
             yield TransactionInfo(what=f"open: {info.what}", id=info.id, waiting=waiting)
 
@@ -169,7 +169,7 @@ def test_a_sink_describes_a_transaction_in_general_by_default(committer_context)
 
     info = Plain().explain(b"12345", committer_context)
     assert (info.what, info.bytes) == ("transaction of a collect sink", 5)
-    assert list(Plain().left_behind(committer_context)) == []
+    assert list(Plain().list_orphans(committer_context)) == []
     assert Plain().unusable_here() is None
 
 

@@ -217,7 +217,7 @@ def test_what_tasks_left_is_removed_and_what_waits_is_not(tmp_path, writer_ctx, 
     write(sink, writer_ctx(partition=1), ("lost", 7))
     zombie = sink.writer(writer_ctx(task_attempt_id=41))
     zombie.write(posts(("late", 7)))
-    committer.discard_others(waiting)
+    committer.abort_orphans(waiting)
     assert len(staged(tmp_path)) == 4
     zombie.write(posts(("later", 7)))
     zombie.prepare()

@@ -222,7 +222,7 @@ def test_files_of_an_older_version_are_published(root, sink, ctx, task):
     sink.claim(ctx())
     promised, left = (write(sink, task(directory_id="", epoch=n), ("a", n)) for n in (1, 2))
     committer = sink.committer(ctx(attempt=4))
-    assert len(list(sink.left_behind(ctx(attempt=4)))) == 2
+    assert len(list(sink.list_orphans(ctx(attempt=4)))) == 2
     committer.commit([promised])
     committer.recover([])
     assert seen(root) == [1], left

@@ -129,7 +129,7 @@ def test_there_is_nothing_to_commit(latest, committer_ctx):
     committer = latest.committer(committer_ctx())
     committer.recover([])
     committer.commit([])
-    committer.discard_others([])
+    committer.abort_orphans([])
     foreign = seal_handle("file", 1, b"")
     committer.abort([foreign])
     with pytest.raises(SinkError, match="another kind of sink"):

@@ -263,11 +263,11 @@ def test_what_tasks_left_is_rolled_back_and_what_waits_is_not(path, writer_ctx, 
     other = write(sink, writer_ctx(uid="other"), ("other", 4))
     for task in (50, 51):
         write(sink, writer_ctx(epoch=3, task_attempt_id=task), ("loser", 3))
-    committer.discard_others(waiting)
+    committer.abort_orphans(waiting)
     assert read(path, "prepared") == [("other", 4), ("waits", 2), ("waits", 3)]
     committer.commit(waiting)
     write(sink, writer_ctx(epoch=4), ("loser", 4))
-    committer.discard_others([])
+    committer.abort_orphans([])
     assert read(path, "prepared") == [("other", 4)]
     assert read(path) == [("done", 1), ("waits", 2), ("waits", 3)]
     sink.committer(committer_ctx(uid="other")).commit([other])
@@ -284,10 +284,10 @@ def test_a_sink_that_does_not_list_what_waits_rolls_nothing_back(path, writer_ct
     waiting = write(SqliteSink(path), writer_ctx(epoch=2), ("waits", 2))
     write(SqliteSink(path), writer_ctx(epoch=2, task_attempt_id=50), ("loser", 2))
     committer = sink.committer(committer_ctx())
-    committer.discard_others([waiting])
+    committer.abort_orphans([waiting])
     assert len(read(path, "prepared")) == 2
     committer.commit([waiting])
-    committer.discard_others([])
+    committer.abort_orphans([])
     assert read(path, "prepared") == []
     assert read(path) == [("waits", 2)]
 
@@ -306,10 +306,10 @@ def test_what_is_still_listed_after_its_commit_is_not_rolled_back(path, writer_c
     transaction = write(SqliteSink(path), writer_ctx(), ("a", 1))
     committer = sink.committer(committer_ctx())
     committer.commit([transaction])
-    committer.discard_others([])
+    committer.abort_orphans([])
     recovered = sink.committer(committer_ctx(attempt=4))
     recovered.recover([transaction])
-    recovered.discard_others([])
+    recovered.abort_orphans([])
     assert aborted == []
 
 

@@ -426,7 +426,7 @@ def test_a_zombie_removes_nothing_of_its_successor(sink, task, driver, storage):
     zombie = sink.committer(driver())
     write(sink, task(epoch=9), ("zombie", 1))
     write(sink, task(attempt=4, epoch=9), ("new", 1))
-    zombie.discard_others([])
+    zombie.abort_orphans([])
     zombie.recover([])
     assert len(staged(storage)) == 1
     assert "/4/" in staged(storage)[0]
@@ -436,7 +436,7 @@ def test_of_two_attempts_of_a_task_one_counts(sink, task, driver, storage):
     write(sink, task(task_attempt_id=40), ("a", 1))
     winner = write(sink, task(task_attempt_id=41), ("a", 1))
     committer = sink.committer(driver())
-    committer.discard_others([winner])
+    committer.abort_orphans([winner])
     assert len(staged(storage)) == 1
     committer.commit([winner])
     assert sink.likes() == [("a", 1)]
@@ -487,7 +487,7 @@ def test_where_the_job_keeps_its_checkpoints_in_memory(sink, writer_ctx, committ
     transaction = write(sink, writer_ctx(storage=ref), ("a", 1))
     committer = sink.committer(committer_ctx(storage=ref))
     committer.recover([transaction])
-    committer.discard_others([transaction])
+    committer.abort_orphans([transaction])
     committer.commit([transaction])
     committer.abort([transaction])
     assert sink.likes() == [("a", 1)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.functions.descriptors import WaitingStateDescriptor
+from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.values.typeinfo import Types
 
-WAITING = WaitingStateDescriptor("waiting", int)
+WAITING = TimeOrderedStateDescriptor("waiting", int)
 LONG_KEY = "k" * 300
 
 
@@ -55,7 +55,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_key(job):
         job(WAITING).one("a", write(("a", 1, 10), ("b", 1, "text")))
 
 
-LISTS = WaitingStateDescriptor("waiting", Types.LIST(Types.LONG()))
+LISTS = TimeOrderedStateDescriptor("waiting", Types.LIST(Types.LONG()))
 
 
 def test_elements_are_added_to_lists_once(job):

@@ -254,7 +254,7 @@ class TwiceInOneAttempt(JournalSink):
 
     def committer(self, ctx):
         committer = super().committer(ctx)
-        committer.discard_others = lambda known: [
+        committer.abort_orphans = lambda known: [
             self.commit(txn) for txn in self.dangling(ctx) if not known
         ]
         return committer

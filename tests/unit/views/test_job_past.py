@@ -8,7 +8,7 @@ import pytest
 
 from fake_job import START, Driver, dead, done, elsewhere, failed, living, seen
 from turnback.job.history import JobEnded, Restarting
-from turnback.job.status import JobState, Metrics, UnderWay
+from turnback.job.status import CheckpointInProgress, JobState, Metrics
 from turnback.views.history import distribution
 from turnback.views.jobs import Jobs
 from turnback.views.model import CheckpointStatus
@@ -85,7 +85,10 @@ def test_restores_are_counted(driver: Driver) -> None:
 
 
 def test_what_is_under_way_is_shown_while_a_driver_may_live(tmp_path: Path) -> None:
-    under_way = (UnderWay(7, "periodic", START), UnderWay(8, "savepoint", START + 5))
+    under_way = (
+        CheckpointInProgress(7, "periodic", START),
+        CheckpointInProgress(8, "savepoint", START + 5),
+    )
     metrics = Metrics(under_way=under_way)
     for name, process, shown in (("a", None, 2), ("b", elsewhere(), 2), ("c", dead(), 0)):
         driver = Driver(tmp_path, name, process=process).attempt()

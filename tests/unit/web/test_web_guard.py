@@ -8,7 +8,7 @@ from web_guard_support import FOREIGN, OWN, PATHS, cookie_of, post
 from web_support import BEARER, TOKEN
 
 from turnback.core.errors import ConfigurationError
-from turnback.web.guard import Session, WrongTokens
+from turnback.web.guard import LoginThrottle, Session
 
 # -- who calls by which name
 
@@ -311,7 +311,7 @@ def test_whoever_guesses_has_to_wait(world, browser):
 
 def test_many_clients_together_have_to_wait_too():
     now = [0]
-    wrong = WrongTokens(lambda: now[0])
+    wrong = LoginThrottle(lambda: now[0])
     for n in range(3_000):
         wrong.count(f"client {n}")
     assert wrong.wait_s("another") == 60

@@ -6,7 +6,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.state.files import StateFile
 from turnback.values.keys import group_range
-from turnback.worker.program import Chains, level_programs
+from turnback.worker.program import StateFileIndex, level_programs
 
 SCHEMA = "k string, n bigint"
 GROUPS = 8
@@ -17,14 +17,14 @@ class Pass(KeyedProcessFunction):
         yield value
 
 
-def chains(parallelism: int, **operators: int | None) -> Chains:
+def chains(parallelism: int, **operators: int | None) -> StateFileIndex:
     """A program of keyed operators in one level, each with a parallelism of its own."""
     env = environment(parallelism).set_max_parallelism(GROUPS)
     stream = source(env, "s", SCHEMA)
     for uid, own in (operators or {"p": None}).items():
         keyed = stream.key_by("k").process(Pass(), SCHEMA).uid(uid)
         collected(keyed if own is None else keyed.set_parallelism(own), f"{uid} out")
-    return Chains(level_programs(env.plan()))
+    return StateFileIndex(level_programs(env.plan()))
 
 
 def file(path, epoch, groups=(0, 7), operators=("p",), complete=False, since=None):

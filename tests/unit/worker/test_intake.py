@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from state_support import opener
-from turnback.functions.descriptors import WaitingStateDescriptor
+from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.snapshot.table import ROWS
 from turnback.state.delta import read_delta
 from turnback.state.files import StorageRef, storage_of
@@ -90,7 +90,7 @@ def test_elements_that_an_older_version_let_wait_get_their_strategies():
         WaitingRows(stored((1, b"a", [(3, 30, [1])]), (2, b"b", [(4, 40, None)])), "ta"),
         WaitingRows(stored((1, b"a", [(5, 50, [2]), (6, 60, [3])])), "tb"),
     ]
-    descriptor = WaitingStateDescriptor("ahead.input1", now)
+    descriptor = TimeOrderedStateDescriptor("ahead.input1", now)
     table = intake._named_elements(parts, descriptor, (0, 9), {}).to_pylist()
     assert [(row["group"], row["key"], read(row["value"])) for row in table] == [
         (1, b"a", [(3, 30, [1], "ta"), (5, 50, [2], "tb"), (6, 60, [3], "tb")]),

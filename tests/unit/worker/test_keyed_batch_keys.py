@@ -126,7 +126,7 @@ def read_back(root, functions, kind, rows, *key, **how):
         sink = collected(keyed.process(function(), "k string, n bigint").uid("op"), "out")
         engine = LocalEngine(env.plan(), root, attempt=attempt, files=files, epoch=number)
         engine.epoch({"s": rows})
-        files, number = engine.chains.live(), engine.number
+        files, number = engine.file_index.live(), engine.number
     found = sorted(map(tuple, sink.results))
     assert len(set(found)) > 1
     return found

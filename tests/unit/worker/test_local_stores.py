@@ -263,7 +263,7 @@ def test_tasks_of_a_job_and_of_its_copy_share_nothing(machine: Path, backend: st
     first, _ = attempt("original", 1)
     first.epoch({"src": [("k", 1)]})
     shutil.copytree(machine / "original" / "job", machine / "copy" / "job")
-    files = first.chains.live()
+    files = first.file_index.live()
     original, results = attempt("original", 2, files=files, epoch=1)
     copy, others = attempt("copy", 2, files=files, epoch=1)
     for _ in range(3):
@@ -326,7 +326,7 @@ def test_state_that_outgrows_memory_goes_on_on_disk(
     owner = StoreOwner(job="job", job_id="id", directory=engine.storage.uri)
     remove_others(owner, "hashmap", str(small_memory))
     again, sink = keeping_texts(
-        machine, small_memory, attempt=2, files=engine.chains.live(), epoch=engine.number
+        machine, small_memory, attempt=2, files=engine.file_index.live(), epoch=engine.number
     )
     again.epoch({"src": [(key, "") for key in keys]})
     assert {n for _, n in sink.results} == {20_002}

@@ -170,7 +170,7 @@ def test_random_programs_survive_rescaling_and_changes_of_backend(steps, data):
                 engine.epoch({f"op {i}": rows for i, rows in inputs.items()})
             for i, (sink, expected) in enumerate(zip(sinks, wanted, strict=True)):
                 assert Counter(map(tuple, sink.results)) == expected, f"op {i}: {steps[i]}"
-            files, number = engine.chains.live(), engine.number
+            files, number = engine.file_index.live(), engine.number
 
 
 # -- shapes by name

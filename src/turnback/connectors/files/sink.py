@@ -41,11 +41,11 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    name_sink,
     promised_version,
     require_known_attempt,
     require_open,
     require_promised,
+    sink_label,
     version_of,
 )
 from turnback.sinks.ownership import SUFFIX, Ownership, SinkIdentity
@@ -153,7 +153,7 @@ class FileWriter(SinkWriter):
         self._format = format_name
         self._header = header
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
         self._file: BinaryIO | None = None
@@ -231,7 +231,7 @@ class FileCommitter:
     def __init__(self, root: Path, ctx: CommitterContext) -> None:
         self._root = root
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         home = attempt_directory(root, ctx)
         with self._failures("create", home):
             make_directories(home, Access.UMASK)
@@ -308,7 +308,7 @@ class FileCommitter:
             if path.name.startswith(TEMPORARY) and not path.is_symlink():
                 path.unlink(missing_ok=True)
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         retained = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
         home = attempt_directory(self._root, self._ctx)
         with self._failures("clean", home):
@@ -466,7 +466,7 @@ class _KnownFiles:
             raise self._failed("change", error) from error
 
     def _failed(self, what: str, error: Exception) -> SinkError:
-        name = name_sink(self._ctx.job, self._ctx.uid)
+        name = sink_label(self._ctx.job, self._ctx.uid)
         return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
 
 
@@ -594,7 +594,7 @@ class FileSink(Sink):
         file = StagedFile.decode(transaction, ctx)
         return explain_file(file, self.path)
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         try:
             files = list(left_files(self.path, ctx))
         except OSError as error:

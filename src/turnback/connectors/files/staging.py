@@ -14,9 +14,9 @@ from turnback.sinks.base import (
     CommitterContext,
     TransactionInfo,
     WriterContext,
-    name_sink,
     open_handle,
     seal_handle,
+    sink_label,
 )
 from turnback.sinks.ownership import HIDDEN, SUFFIX, SinkIdentity, homes_of, job_home
 from turnback.storage.directory import Access
@@ -62,7 +62,7 @@ class StagedFile(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes, ctx: CommitterContext) -> StagedFile:
         """Read a transaction, and refuse names that lead out of the sink's directory."""
-        sink = name_sink(ctx.job, ctx.uid)
+        sink = sink_label(ctx.job, ctx.uid)
         body = open_handle(KIND, _VERSION, data, sink)
         try:
             file = msgspec.msgpack.decode(body, type=cls)

@@ -150,7 +150,7 @@ class KafkaClient:
         cluster that does not answer at all is not asked again.
         """
         with self.failures(what):
-            return patiently(question, patience_s, MOVING, look=look_again(client))
+            return retry_while(question, patience_s, MOVING, look=look_again(client))
 
     def explain(self, error: Any, what: str) -> TurnbackError:
         """The error for what Kafka has answered; `what` could not be done."""
@@ -217,7 +217,7 @@ class TransactionalProducer(KafkaClient):
         self._problem: Any = None
         self._sending: Thread | None = None
         with self.failures("begin transactions"):
-            patiently(lambda: self._producer.init_transactions(START_S))
+            retry_while(lambda: self._producer.init_transactions(START_S))
 
     def write(self, records: Iterable[Record], groups: Sequence[GroupOffsets]) -> None:
         """Write records and commit offsets of consumer groups, in one transaction.
@@ -335,7 +335,7 @@ def look_again(client: Any) -> Callable[[float], None]:
     return look
 
 
-def patiently(
+def retry_while(
     call: Callable[[], T],
     for_s: float = PATIENCE_S,
     passing: Collection[str] = PASSING,

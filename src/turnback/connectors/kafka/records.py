@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from turnback.connectors.kafka.client import Cluster, Record
 from turnback.connectors.kafka.topics import KafkaTopics, TopicLimits
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import CommitterContext, sink_label
 from turnback.sinks.schemas import Payloads, SerializationSchema
 from turnback.values.columns import Batch, json_column, stream_columns, stream_schema, to_column
 from turnback.values.typeinfo import TypeInfo, Types
@@ -129,7 +129,7 @@ def check_target(
     cluster: Cluster, records: KafkaRecordSerializationSchema, ctx: CommitterContext
 ) -> None:
     """Make sure that the topics can be reached, and that elements can be written to them."""
-    name = name_sink(ctx.job, ctx.uid)
+    name = sink_label(ctx.job, ctx.uid)
     if ctx.type is not None:
         records.check(ctx.type, name)
     with closing(KafkaTopics(cluster, name)) as found:

@@ -28,8 +28,8 @@ from turnback.connectors.kafka.client import (
     confluent_kafka,
     look_again,
     of_producers,
-    patiently,
     producer_defaults,
+    retry_while,
     send_all,
 )
 from turnback.connectors.kafka.records import (
@@ -59,11 +59,11 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     attempt_of,
-    name_sink,
     promised_version,
     require_known_attempt,
     require_newest_attempt,
     require_promised,
+    sink_label,
 )
 from turnback.sinks.elements import decode_elements
 from turnback.sinks.staged_elements import StagedFiles, StagedTask, StagingWriter
@@ -85,7 +85,7 @@ _SETTINGS = {
 _AT_ONCE = 1000
 
 
-class Remembered(NamedTuple):
+class StoredOffset(NamedTuple):
     """A number that Kafka remembers, and a note beside it."""
 
     number: int
@@ -128,7 +128,7 @@ class KafkaMemory(KafkaClient):
         """All topics that the user may see."""
         return sorted(self._metadata(None))
 
-    def find(self, name: str, *, settled: bool) -> Remembered | None:
+    def find(self, name: str, *, settled: bool) -> StoredOffset | None:
         """The newest note under a name.
 
         An open transaction of any sink hides what is behind it. That matters only if there is
@@ -159,7 +159,9 @@ class KafkaMemory(KafkaClient):
                         "job is started again, or after its transaction.timeout.ms; try again then"
                     )
                 time.sleep(0.1)
-        return Remembered(*msgspec.json.decode(notes[-1], type=tuple[int, str])) if notes else None
+        return (
+            StoredOffset(*msgspec.json.decode(notes[-1], type=tuple[int, str])) if notes else None
+        )
 
     def close(self) -> None:
         self._consumer.close()
@@ -192,7 +194,7 @@ class KafkaMemory(KafkaClient):
             asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
-        return patiently(offset)
+        return retry_while(offset)
 
     def _read(
         self, consumer: Any, first: int, end: int
@@ -235,7 +237,7 @@ class KafkaMemory(KafkaClient):
                 raise confluent_kafka().KafkaException(error(error.LEADER_NOT_AVAILABLE))
 
         with self.failures(f"find topic {TOPIC!r}"):
-            patiently(until_there)
+            retry_while(until_there)
         return True
 
     def _is_there(self) -> bool:
@@ -266,7 +268,7 @@ class KafkaMemory(KafkaClient):
             return asked[TOPIC].result().authorized_operations
 
         try:
-            found = patiently(operations, look=look_again(self._admin))
+            found = retry_while(operations, look=look_again(self._admin))
         except confluent_kafka().KafkaException as error:
             if error.args[0].name() in FORBIDDEN:
                 return False
@@ -275,7 +277,7 @@ class KafkaMemory(KafkaClient):
         return not names or {"READ", "WRITE"} <= names
 
 
-class KafkaRegister(KafkaClient):
+class GroupOffsetStore(KafkaClient):
     """A number and a note that Kafka keeps under a name.
 
     The name is that of a consumer group; the note is at partition 0 of the compacted topic, if that
@@ -289,7 +291,7 @@ class KafkaRegister(KafkaClient):
         self._places = [TOPIC, topic] if memory.usable else [topic]
         self._consumer = self._new_consumer("read_committed")
 
-    def get(self, *, settled: bool = True) -> list[Remembered]:
+    def get(self, *, settled: bool = True) -> list[StoredOffset]:
         """What is remembered; the newest last.
 
         Args:
@@ -303,7 +305,7 @@ class KafkaRegister(KafkaClient):
             found = [kept] if kept is not None else []
         return sorted(found)
 
-    def get_anywhere(self, *, settled: bool = True) -> list[Remembered]:
+    def get_anywhere(self, *, settled: bool = True) -> list[StoredOffset]:
         """As `get`; if there is nothing, also what was noted beside topics of other sinks."""
         found = self.get(settled=settled)
         if found:
@@ -314,7 +316,7 @@ class KafkaRegister(KafkaClient):
                 found += self._of_group(topics[first : first + _AT_ONCE], settled)
         return sorted(found)
 
-    def _of_group(self, topics: Sequence[str], settled: bool) -> list[Remembered]:
+    def _of_group(self, topics: Sequence[str], settled: bool) -> list[StoredOffset]:
         api = confluent_kafka()
         wanted = [api.TopicPartition(topic, 0) for topic in topics]
         consumer = self._consumer if settled else self._new_consumer("read_uncommitted")
@@ -327,11 +329,11 @@ class KafkaRegister(KafkaClient):
             return found
 
         try:
-            found = patiently(read, look=look_again(consumer))
+            found = retry_while(read, look=look_again(consumer))
         finally:
             if not settled:
                 consumer.close()
-        return [Remembered(p.offset, p.metadata or "") for p in found if p.offset >= 0]
+        return [StoredOffset(p.offset, p.metadata or "") for p in found if p.offset >= 0]
 
     def _new_consumer(self, level: str) -> Any:
         own = {
@@ -343,13 +345,13 @@ class KafkaRegister(KafkaClient):
         settings = self.settings(own, of_producers(self.cluster))
         return self.make(confluent_kafka().Consumer, settings)
 
-    def offsets(self, value: Remembered) -> GroupOffsets:
+    def offsets(self, value: StoredOffset) -> GroupOffsets:
         """What a transaction commits so that it is remembered."""
         partition = confluent_kafka().TopicPartition
         offsets = [partition(topic, 0, value.number, value.note) for topic in self._places]
         return GroupOffsets(offsets, self._consumer.consumer_group_metadata())
 
-    def records(self, value: Remembered) -> list[Record]:
+    def records(self, value: StoredOffset) -> list[Record]:
         """What a transaction writes so that it is remembered for good."""
         if not self._memory.usable:
             return []
@@ -431,8 +433,8 @@ class TransactionalDelivery(WriteAheadSink):
         self._producer: TransactionalProducer | None = None
         self._one_by_one = False
         self._memory: KafkaMemory | None = None
-        self._owner: KafkaRegister | None = None
-        self._registers: dict[str, KafkaRegister] = {}
+        self._owner: GroupOffsetStore | None = None
+        self._registers: dict[str, GroupOffsetStore] = {}
         self._forgotten: set[str] = set()
         self._open: dict[str, bool] = {}
         self._silent: TurnbackError | None = None
@@ -446,7 +448,7 @@ class TransactionalDelivery(WriteAheadSink):
         check_target(self._cluster, self._records, ctx)
         if ctx.job_directory is None:
             return
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         with (
             closing(KafkaMemory(self._cluster, name, create=False)) as memory,
             closing(self._owner_register(memory)) as register,
@@ -464,7 +466,7 @@ class TransactionalDelivery(WriteAheadSink):
         """
         if ctx.job_directory is None:
             return
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         with (
             closing(KafkaMemory(self._cluster, name, create=True)) as memory,
             closing(self._owner_register(memory)) as owner,
@@ -484,7 +486,7 @@ class TransactionalDelivery(WriteAheadSink):
                 for register, of_sink in known if ctx.take_over else ():
                     if self._is_foreign(register, of_sink):
                         nothing = _encode(KafkaProgress(ctx.directory_id))
-                        notes.append((register, Remembered(0, nothing)))
+                        notes.append((register, StoredOffset(0, nothing)))
                 _write(producer, (), notes)
 
     def _former(
@@ -493,7 +495,7 @@ class TransactionalDelivery(WriteAheadSink):
         memory: KafkaMemory,
         ctx: CommitterContext,
         opened: ExitStack,
-    ) -> list[tuple[KafkaRegister, CommitterContext]]:
+    ) -> list[tuple[GroupOffsetStore, CommitterContext]]:
         """The sink of this job that had the prefix before, if it was called otherwise.
 
         It is asked for before an attempt has begun, which is noted in its place.
@@ -508,7 +510,7 @@ class TransactionalDelivery(WriteAheadSink):
             return []
         return [(opened.enter_context(closing(self._progress_register(memory, former))), former)]
 
-    def _require_promised(self, progress: KafkaRegister, ctx: CommitterContext) -> None:
+    def _require_promised(self, progress: GroupOffsetStore, ctx: CommitterContext) -> None:
         """Refuse what a sink has published that was called otherwise, and nobody knows of."""
         found = self._found(progress, ctx)
         if found is not None and found.number:
@@ -517,7 +519,7 @@ class TransactionalDelivery(WriteAheadSink):
             require_known_attempt(ctx, attempt_of(found.number), nonce, place)
             require_promised(ctx, found.number, place)
 
-    def _is_foreign(self, progress: KafkaRegister, ctx: CommitterContext) -> bool:
+    def _is_foreign(self, progress: GroupOffsetStore, ctx: CommitterContext) -> bool:
         """Whether what is noted as this job's progress is that of a copy, or was restored away.
 
         Such notes of older versions of Turnback cannot be told from this job's own.
@@ -534,7 +536,7 @@ class TransactionalDelivery(WriteAheadSink):
     def open(self, ctx: CommitterContext) -> None:
         self._claimant = ctx
         self._registers = {}  # of this attempt: one before may still publish
-        self._memory = KafkaMemory(self._cluster, name_sink(ctx.job, ctx.uid), create=False)
+        self._memory = KafkaMemory(self._cluster, sink_label(ctx.job, ctx.uid), create=False)
         self._owner = self._owner_register(self._memory)
         self._producer = self._new_producer()
 
@@ -564,7 +566,9 @@ class TransactionalDelivery(WriteAheadSink):
         self,
         what: str,
         is_written: Callable[[], bool],
-        content: Callable[[], tuple[Iterable[Record], Sequence[tuple[KafkaRegister, Remembered]]]],
+        content: Callable[
+            [], tuple[Iterable[Record], Sequence[tuple[GroupOffsetStore, StoredOffset]]]
+        ],
     ) -> None:
         """Write a transaction, or find out that it was written.
 
@@ -575,7 +579,7 @@ class TransactionalDelivery(WriteAheadSink):
         3. write it again if it is not there
         """
         assert self._claimant is not None, "open comes first"
-        failures = KafkaClient(self._cluster, name_sink(self._claimant.job, self._claimant.uid))
+        failures = KafkaClient(self._cluster, sink_label(self._claimant.job, self._claimant.uid))
         for tries_left in reversed(range(_TRIES)):
             try:
                 if self._producer is None:
@@ -614,7 +618,7 @@ class TransactionalDelivery(WriteAheadSink):
         try:
             topics = self._topics_of(transaction, ctx)
             info = change(info, what=f"{info.what}, for {name_topics(topics)}")
-            held_up = self._held_up(topics, name_sink(ctx.job, ctx.uid))
+            held_up = self._held_up(topics, sink_label(ctx.job, ctx.uid))
         except TurnbackError as error:  # the list shows it nevertheless
             return change(info, problem=info.problem or str(error))
         if not held_up:
@@ -640,7 +644,7 @@ class TransactionalDelivery(WriteAheadSink):
         if not self._selects:
             return list(self._topics)
         files = StagedFiles(ctx)
-        task = StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid))
+        task = StagedTask.decode(transaction, sink_label(ctx.job, ctx.uid))
         batches = (b for part in task.parts for b in decode_elements(files.read(part), RECORDS))
         return sorted({t for batch in batches for t in batch.arrow.column(0).unique().to_pylist()})
 
@@ -659,7 +663,7 @@ class TransactionalDelivery(WriteAheadSink):
         return self._fencing_producer(self._owner, self._claimant)
 
     def _fencing_producer(
-        self, register: KafkaRegister, ctx: CommitterContext
+        self, register: GroupOffsetStore, ctx: CommitterContext
     ) -> TransactionalProducer:
         """Make a producer, unless another job or a newer attempt has the transactional id.
 
@@ -667,7 +671,7 @@ class TransactionalDelivery(WriteAheadSink):
         because only then nobody else can change it without fencing this one.
         """
         self._check_owner(register, ctx, settled=False)
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         producer = TransactionalProducer(
             self._cluster, self.prefix, name, one_by_one=self._one_by_one
         )
@@ -685,27 +689,27 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _notes(
         self, ctx: CommitterContext, output: StagedOutput
-    ) -> list[tuple[KafkaRegister, Remembered]]:
+    ) -> list[tuple[GroupOffsetStore, StoredOffset]]:
         """What Kafka has to remember with the records of an epoch."""
         known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
         progress = _encode(KafkaProgress(ctx.directory_id, known or ""))
-        notes = [(self._register(ctx), Remembered(output.version, progress))]
+        notes = [(self._register(ctx), StoredOffset(output.version, progress))]
         claimant = self._claimant
         if self._owner is not None and claimant is not None and claimant.job_directory is not None:
             notes.append((self._owner, self._note_of(claimant)))
         return notes
 
-    def _note_of(self, ctx: CommitterContext) -> Remembered:
+    def _note_of(self, ctx: CommitterContext) -> StoredOffset:
         assert ctx.job_directory is not None
         directory = canonical_directory(ctx.job_directory)
         owner = PrefixOwner(ctx.job, directory, ctx.uid, ctx.job_id, ctx.nonce)
-        return Remembered(ctx.attempt, _encode(owner))
+        return StoredOffset(ctx.attempt, _encode(owner))
 
-    def _progress_register(self, memory: KafkaMemory, ctx: CommitterContext) -> KafkaRegister:
+    def _progress_register(self, memory: KafkaMemory, ctx: CommitterContext) -> GroupOffsetStore:
         group = f"turnback.{self.prefix}.{ctx.job_id}.{ctx.uid}"
-        return KafkaRegister(memory, group, self._topics[0])
+        return GroupOffsetStore(memory, group, self._topics[0])
 
-    def _found(self, register: KafkaRegister, ctx: CommitterContext) -> Remembered | None:
+    def _found(self, register: GroupOffsetStore, ctx: CommitterContext) -> StoredOffset | None:
         """How far this very job is; what a copy of it has published does not count."""
         mine = ("", ctx.directory_id)  # older versions of Turnback did not note the directory
         found = [
@@ -713,7 +717,7 @@ class TransactionalDelivery(WriteAheadSink):
         ]
         return found[-1] if found else None
 
-    def _register(self, ctx: CommitterContext) -> KafkaRegister:
+    def _register(self, ctx: CommitterContext) -> GroupOffsetStore:
         """The register of how far the sink is."""
         assert self._memory is not None, "open comes first"
         key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
@@ -728,7 +732,7 @@ class TransactionalDelivery(WriteAheadSink):
             self._registers[key] = register
         return register
 
-    def _mark(self, ctx: CommitterContext, register: KafkaRegister) -> None:
+    def _mark(self, ctx: CommitterContext, register: GroupOffsetStore) -> None:
         """Tell a sink that has never written from one that Kafka has forgotten.
 
         The mark in the job directory says that Kafka has been told something. It is made when Kafka
@@ -750,7 +754,7 @@ class TransactionalDelivery(WriteAheadSink):
                 self._forgotten.add(register.group)
             return
         if not is_known:
-            nothing = Remembered(0, _encode(KafkaProgress(ctx.directory_id)))
+            nothing = StoredOffset(0, _encode(KafkaProgress(ctx.directory_id)))
             self._write_once(
                 "record that nothing is published yet",
                 lambda: self._found(register, ctx) is not None,
@@ -758,17 +762,17 @@ class TransactionalDelivery(WriteAheadSink):
             )
         storage.put(path, mark.encode())
 
-    def _owner_register(self, memory: KafkaMemory) -> KafkaRegister:
-        return KafkaRegister(memory, f"turnback.{self.prefix}", self._topics[0])
+    def _owner_register(self, memory: KafkaMemory) -> GroupOffsetStore:
+        return GroupOffsetStore(memory, f"turnback.{self.prefix}", self._topics[0])
 
     def _check_owner(
-        self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
+        self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
     ) -> bool:
         """Whether the prefix is this job's since before; refuses one that somebody else has."""
         return self._look_up_owner(register, ctx, settled=settled)[0]
 
     def _look_up_owner(
-        self, register: KafkaRegister, ctx: CommitterContext, *, settled: bool
+        self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
     ) -> tuple[bool, PrefixOwner]:
         """As `_check_owner`; with it, who had the prefix last.
 
@@ -789,7 +793,7 @@ class TransactionalDelivery(WriteAheadSink):
                 raise refusal from None
         return self._is_mine(found, ctx), _newest(found)
 
-    def _is_mine(self, found: Sequence[Remembered], ctx: CommitterContext) -> bool:
+    def _is_mine(self, found: Sequence[StoredOffset], ctx: CommitterContext) -> bool:
         assert ctx.job_directory is not None
         here = canonical_directory(ctx.job_directory)
         for remembered in found:
@@ -806,7 +810,7 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _refuse_other(self, ctx: CommitterContext, owner: PrefixOwner) -> None:
         """Refuse the prefix of another job, unless it may be taken over and loses nothing."""
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         known = owner is not _UNKNOWN
         who = f"job {owner.job!r} in {owner.directory}" if known else "somebody else"
         if not ctx.take_over:
@@ -836,7 +840,7 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _refuse_own(self, ctx: CommitterContext, owner: PrefixOwner, attempt: int) -> None:
         """Refuse a second sink of the job, and attempts that were replaced."""
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         if ctx.attempt and owner.uid != ctx.uid and attempt == ctx.attempt:
             raise ConfigurationError(
                 f"{name}: sink {owner.uid!r} of this job has the transactional-id prefix "
@@ -852,10 +856,10 @@ class TransactionalDelivery(WriteAheadSink):
             )
 
     def _forgotten_error(
-        self, ctx: CommitterContext, register: KafkaRegister, output: StagedOutput
+        self, ctx: CommitterContext, register: GroupOffsetStore, output: StagedOutput
     ) -> ConfigurationError:
         return ConfigurationError(
-            f"{name_sink(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
+            f"{sink_label(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
             "after offsets.retention.minutes, so whether epoch "
             f"{output.epoch} of attempt {output.attempt} was published is not known. Look into "
             f"topic {self._topics[0]!r}. If it was: `turnback transactions abort {ctx.job}`. "
@@ -875,7 +879,7 @@ _UNKNOWN = PrefixOwner("", "", "")
 N = TypeVar("N", bound=msgspec.Struct)
 
 
-def _newest(found: Sequence[Remembered]) -> PrefixOwner:
+def _newest(found: Sequence[StoredOffset]) -> PrefixOwner:
     return _decode(found[-1].note, _UNKNOWN) if found else _UNKNOWN
 
 
@@ -903,7 +907,7 @@ def _knows(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
 def _write(
     producer: TransactionalProducer,
     records: Iterable[Record],
-    notes: Sequence[tuple[KafkaRegister, Remembered]],
+    notes: Sequence[tuple[GroupOffsetStore, StoredOffset]],
 ) -> None:
     """Write records, and what Kafka has to remember with them, in one transaction."""
     remembered = [record for register, value in notes for record in register.records(value)]
@@ -923,7 +927,7 @@ class _RecordWriter(SinkWriter):
     ) -> None:
         self._cluster = cluster
         self._records = records
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         attempt = (ctx.job_id, ctx.attempt)
         self._limits = RecordLimits(cluster, records.topics[0], self._name, attempt)
         self._staging = StagingWriter(replace(ctx, type=RECORDS))
@@ -981,7 +985,7 @@ class _StreamingWriter(SinkWriter):
     def __init__(self, sink: StreamingDelivery, ctx: WriterContext, waits: bool) -> None:
         self._sink = sink
         self._waits = waits
-        self._client = KafkaClient(sink.cluster, name_sink(ctx.job, ctx.uid))
+        self._client = KafkaClient(sink.cluster, sink_label(ctx.job, ctx.uid))
         self._problem: tuple[Any, str] | None = None
 
     def write(self, batch: Batch) -> None:
@@ -1045,7 +1049,7 @@ class _NothingToCommit:
     def recover(self, pending: Sequence[bytes]) -> None:
         """Nothing to do."""
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         """Nothing to do."""
 
 
@@ -1116,8 +1120,8 @@ class KafkaSink(Sink):
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         return self._delivery.explain(transaction, ctx)
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        return self._delivery.left_behind(ctx)
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        return self._delivery.list_orphans(ctx)
 
     def describe(self) -> dict[str, str]:
         """Describe the sink; of its properties only the names: a password may be among them."""

@@ -148,9 +148,9 @@ class KinesisClient:
 
     def first(self, shard: str, place: Place) -> KinesisRecord | None:
         """The first record from a place on, None if there is none."""
-        iterator: str | None = self.patiently(self.iterator, shard, place)
+        iterator: str | None = self.retry_while(self.iterator, shard, place)
         while iterator is not None:
-            page = self.patiently(self.page, iterator, 1)
+            page = self.retry_while(self.page, iterator, 1)
             if page.records:
                 return page.records[0]
             if page.behind_ms == 0:
@@ -158,7 +158,7 @@ class KinesisClient:
             iterator = page.following
         return None
 
-    def patiently(self, question: Callable[..., _T], *args: Any) -> _T:
+    def retry_while(self, question: Callable[..., _T], *args: Any) -> _T:
         """Ask again, later and later, as long as Kinesis says to wait."""
         pause = 0.2
         end = time.monotonic() + PATIENCE_S

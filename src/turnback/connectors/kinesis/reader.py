@@ -240,7 +240,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The shards of the stream, asked for from time to time, or at once if one has ended."""
         now = time.monotonic()
         if again or not self._listed or now - self._list_at > _LISTED_S:
-            self._listed = self._client().patiently(self._client().shards)
+            self._listed = self._client().retry_while(self._client().shards)
             self._list_at = now
         return self._listed
 
@@ -283,8 +283,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             try:
                 if iterator is None:
-                    iterator = client.patiently(client.iterator, wanted.shard, at)
-                page = client.patiently(client.page, iterator)
+                    iterator = client.retry_while(client.iterator, wanted.shard, at)
+                page = client.retry_while(client.page, iterator)
             except IteratorExpired:
                 iterator = None
                 renewed = renewed + 1

@@ -21,10 +21,10 @@ from turnback.sinks.base import (
     WriterContext,
     attempt_of,
     directory_digest,
-    name_sink,
     promised_version,
     require_known_attempt,
     require_promised,
+    sink_label,
     version_of,
 )
 from turnback.storage.locations import canonical_directory
@@ -379,7 +379,7 @@ class TableOwner:
 
     def _refused(self, owner: _Owner) -> ConfigurationError:
         return ConfigurationError(
-            f"{name_sink(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} in "
+            f"{sink_label(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} in "
             f"{self._database.where} belongs to job {owner.job!r} in {owner.directory}, and two "
             "jobs must not write to one table: readers would see the output of both. Give this "
             f"sink another table; or stop job {owner.job!r} and hand the table over for good, "
@@ -420,7 +420,7 @@ class TableOwner:
 
     def _cannot(self, owner: _Owner) -> str:
         return (
-            f"{name_sink(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} cannot "
+            f"{sink_label(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} cannot "
             f"be taken over from job {owner.job!r} in {owner.directory}"
         )
 
@@ -446,7 +446,7 @@ def check_owner_in_task(database: Database, ctx: WriterContext) -> None:
     if owner is None or _digest(owner.directory) == ctx.directory_id:
         return
     raise ConfigurationError(
-        f"{name_sink(ctx.job, ctx.uid)}: table {database.target!r} in {database.where} was taken "
+        f"{sink_label(ctx.job, ctx.uid)}: table {database.target!r} in {database.where} was taken "
         f"over by job {owner.job!r} in {owner.directory}; stop this job"
     )
 

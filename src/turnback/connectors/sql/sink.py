@@ -41,8 +41,8 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    name_sink,
     require_open,
+    sink_label,
 )
 from turnback.sinks.staged_elements import StagingWriter
 from turnback.sinks.two_phase import TwoPhaseCommitSink
@@ -107,7 +107,7 @@ class CheckedRows:
 
     def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
         self._target = target
-        self._sink = name_sink(ctx.job, ctx.uid)
+        self._sink = sink_label(ctx.job, ctx.uid)
         self._database = database
         self._table = database.target
         self._limits: dict[str, Limits] = {}
@@ -218,7 +218,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
                 raise
             whose = "this task" if others[0].attempt == txn.attempt else "the job"
             raise EpochConflictError(
-                f"{name_sink(writing.ctx.job, writing.ctx.uid)}: {others[0].name}, which another "
+                f"{sink_label(writing.ctx.job, writing.ctx.uid)}: {others[0].name}, which another "
                 f"attempt of {whose} has prepared, may hold rows that this one writes: {error}"
             ) from error
 
@@ -280,7 +280,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         return _info(self.decode(transaction, ctx))
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         """What this sink has prepared, also before a fresh start of the job, or before an upgrade.
 
         Among the latter may be what a copy of the job has prepared: its names were the same.
@@ -406,7 +406,7 @@ class _RehearsingWriter(SinkWriter):
         self._closed = False
 
     def write(self, batch: Batch) -> None:
-        require_open(self._closed, name_sink(self._ctx.job, self._ctx.uid))
+        require_open(self._closed, sink_label(self._ctx.job, self._ctx.uid))
         if not len(batch):
             return
         with aborted_on_failure(self):
@@ -505,10 +505,10 @@ class SqlSink(Sink):
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         return self._rows().explain(transaction, ctx)
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         rows = self._rows()
         try:
-            return list(rows.left_behind(ctx))
+            return list(rows.list_orphans(ctx))
         finally:
             rows.close()
 
@@ -534,7 +534,7 @@ class SqlSink(Sink):
         if self.mode == EXACTLY_ONCE:
             database.check_prepared_transactions()
         found = {column.name: column for column in database.columns()}
-        where = f"{name_sink(ctx.job, ctx.uid)}: table {self.table!r} in {database.where}"
+        where = f"{sink_label(ctx.job, ctx.uid)}: table {self.table!r} in {database.where}"
         if not found:
             raise ConfigurationError(f"{where} does not exist, or its user may not see it")
         database.check_privileges(self.mode)
@@ -695,7 +695,7 @@ class SqlCommitter:
         try:
             rows.dangling(self._ctx)
         except ConfigurationError as error:
-            _LOG.debug("%s: %s", name_sink(self._ctx.job, self._ctx.uid), error)
+            _LOG.debug("%s: %s", sink_label(self._ctx.job, self._ctx.uid), error)
             return False
         return True
 
@@ -705,8 +705,8 @@ class SqlCommitter:
             self._committer.close()
         self._inner.close()
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
-        self._committer.discard_others(known)
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
+        self._committer.abort_orphans(known)
 
 
 def _key_problems(

@@ -49,7 +49,7 @@ class _JoinNote(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Joined:
+class MergedFiles:
     """What is to be published in place of the files of tasks.
 
     Attributes:
@@ -69,7 +69,7 @@ class Joined:
     due: tuple[TableTransaction, ...]
 
 
-class Joiner:
+class FileMerger:
     """Joins files of one sink, on the driver; raises `StorageError` and errors of Arrow.
 
     It holds one file of a task and one joined file in memory.
@@ -84,7 +84,7 @@ class Joiner:
         self._read = read
         self._names = FileNames(identity)
 
-    def join(self, due: Sequence[TableTransaction]) -> Joined | None:
+    def join(self, due: Sequence[TableTransaction]) -> MergedFiles | None:
         """Write joined files, and a note of them first; None if all files stay as they are."""
         kept, replaced = divide(due)
         if not replaced:
@@ -106,7 +106,7 @@ class Joiner:
                 return None
             made.append(file)
         files = (*made, *(file for one in kept for file in one.files))
-        return Joined(note, join_name(note), files, kept, replaced, tuple(due))
+        return MergedFiles(note, join_name(note), files, kept, replaced, tuple(due))
 
     def settle(self, published: int, find_join: FindJoin, but: str | None = None) -> None:
         """Remove the notes of joins that nobody can publish any more, with files that were not.

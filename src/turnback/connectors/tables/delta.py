@@ -29,14 +29,14 @@ from turnback.connectors.tables.sink import (
     Mark,
     TableSink,
     commit_marks,
-    found_join,
+    found_merge,
     newest_commit,
     sync_files,
     who_commits,
 )
 from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, attempt_of, name_sink, version_of
+from turnback.sinks.base import CommitterContext, attempt_of, sink_label, version_of
 from turnback.sinks.ownership import SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
@@ -67,7 +67,7 @@ class DeltaTarget:
     def __init__(self, sink: DeltaSink, ctx: CommitterContext) -> None:
         self._delta = require("deltalake", "delta", "DeltaSink")
         self._sink = sink
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._directory_id = ctx.directory_id
         self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
         self._table: Any = None
@@ -204,7 +204,7 @@ class DeltaTarget:
 
     def find_join(self, identity: SinkIdentity, version: int) -> str | None:
         with self._failures("read the history of"):
-            return found_join(self._table.history(_HISTORY), _app_id(identity), version)
+            return found_merge(self._table.history(_HISTORY), _app_id(identity), version)
 
     def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
         with self._failures("read the history of"):

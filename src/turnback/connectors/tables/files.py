@@ -32,10 +32,10 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    name_sink,
     open_handle,
     require_open,
     seal_handle,
+    sink_label,
     version_of,
 )
 from turnback.sinks.ownership import SUFFIX, SinkIdentity
@@ -376,7 +376,7 @@ class TableTransaction(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, kind: str, data: bytes, ctx: CommitterContext) -> TableTransaction:
         """Read a transaction, and refuse one that names files which are not this sink's."""
-        sink = name_sink(ctx.job, ctx.uid)
+        sink = sink_label(ctx.job, ctx.uid)
         body = open_handle(kind, _VERSION, data, sink)
         try:
             transaction = msgspec.msgpack.decode(body, type=cls)
@@ -500,7 +500,7 @@ class TableWriter(SinkWriter):
     def __init__(self, layout: Layout, ctx: WriterContext) -> None:
         self._layout = layout
         self._ctx = ctx
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._names = FileNames(SinkIdentity.of(ctx))
         self._task = self._names.new_task(ctx)
         self._held: list[pa.RecordBatch] = []

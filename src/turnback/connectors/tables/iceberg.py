@@ -33,14 +33,14 @@ from turnback.connectors.tables.sink import (
     Mark,
     TableSink,
     commit_marks,
-    found_join,
+    found_merge,
     newest_commit,
     sync_files,
     who_commits,
 )
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, attempt_of, name_sink
+from turnback.sinks.base import CommitterContext, attempt_of, sink_label
 from turnback.sinks.ownership import Ownership, SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
@@ -171,7 +171,7 @@ class IcebergTarget:
 
     def __init__(self, sink: IcebergSink, ctx: CommitterContext) -> None:
         self._sink = sink
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
         self._table: Any = None
         self._synced: str | None = None
@@ -284,7 +284,7 @@ class IcebergTarget:
             self._commit(transaction, mark)
 
     def find_join(self, identity: SinkIdentity, version: int) -> str | None:
-        return found_join(self._commits(), _property(identity), version)
+        return found_merge(self._commits(), _property(identity), version)
 
     def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
         return newest_commit(self._commits(), directory_id)

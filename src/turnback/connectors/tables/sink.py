@@ -24,8 +24,8 @@ from turnback.connectors.tables.compaction import (
     Compaction,
     CompactTarget,
     ConflictError,
-    Joined,
-    Joiner,
+    FileMerger,
+    MergedFiles,
     compact_table,
 )
 from turnback.connectors.tables.files import (
@@ -46,10 +46,10 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    name_sink,
     promised_version,
     require_known_attempt,
     require_promised,
+    sink_label,
     version_of,
 )
 from turnback.sinks.ownership import Ownership, SinkIdentity, homes_of, job_home
@@ -296,9 +296,9 @@ class TableCommitter:
         self._write_bytes = write_bytes
         self._compaction = compaction
         self._identity = SinkIdentity.of(ctx)
-        self._joined: Joined | None = None
+        self._joined: MergedFiles | None = None
         self._waited = self._added = 0
-        self._name = name_sink(ctx.job, ctx.uid)
+        self._name = sink_label(ctx.job, ctx.uid)
         self._ownership = Ownership(storage, place, ctx)
         self._version: str | None = None
         self._recovered = False
@@ -362,7 +362,7 @@ class TableCommitter:
             self._with_retries(self._target.look)
             self._version = self._target.version()
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
+    def abort_orphans(self, known: Sequence[bytes]) -> None:
         kept = {path for transaction in self._decode(known) for path in transaction.notes}
         for identity, paths in self._kept().items():
             if (identity.job_id, identity.uid) == (self._ctx.job_id, self._ctx.uid):
@@ -462,8 +462,8 @@ class TableCommitter:
         for transaction in joined.replaced:
             self._remove(transaction)
 
-    def _joiner(self, identity: SinkIdentity) -> Joiner:
-        return Joiner(self._storage, identity, self._ctx.attempt, self._read)
+    def _joiner(self, identity: SinkIdentity) -> FileMerger:
+        return FileMerger(self._storage, identity, self._ctx.attempt, self._read)
 
     def _settle_joins(self, identity: SinkIdentity, before: int, but: str | None = None) -> None:
         def find_join(version: int) -> str | None:
@@ -818,13 +818,13 @@ class TableSink(Sink):
         ownership = self.ownership(ctx)
         if ownership is not None:
             ownership.check_claim()
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         return compact_table(self.target(ctx), name, self.place, dry_run=dry_run, alone=alone)
 
     def _background(self, ctx: CommitterContext) -> BackgroundCompaction | None:
         if self.compact_files is None:
             return None
-        name = name_sink(ctx.job, ctx.uid)
+        name = sink_label(ctx.job, ctx.uid)
         return BackgroundCompaction(
             self.compact_files, lambda alone: self.compact(ctx, alone=alone), name
         )
@@ -832,7 +832,7 @@ class TableSink(Sink):
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         return TableTransaction.decode(self.kind, transaction, ctx).explain(self.place, ctx)
 
-    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+    def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         own = SinkIdentity.of(ctx)
         found = {}
         try:
@@ -935,11 +935,11 @@ class TableSink(Sink):
 
 
 def commit_marks(app: str, mark: Mark, join: str) -> dict[str, str]:
-    """What a commit says about itself, to people and for `found_join`."""
+    """What a commit says about itself, to people and for `found_merge`."""
     return {_APP: app, _JOIN: join, **who_commits(mark)}
 
 
-def found_join(commits: Iterable[Mapping[str, Any]], app: str, version: int) -> str | None:
+def found_merge(commits: Iterable[Mapping[str, Any]], app: str, version: int) -> str | None:
     """Find which join published a number; `commits` are what they say, newest first.
 
     None if they do not reach back that far.
