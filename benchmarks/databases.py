@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks import section
 from benchmarks.table import table
-from turnback import MySqlSink, PostgresSink, RedisSink
+from turnback.connectors.redis import RedisSink
+from turnback.connectors.sql import MySqlSink, PostgresSink
 from turnback.sinks.base import CommitterContext, Sink, WriterContext
 from turnback.state.files import StorageRef
 from turnback.values.columns import Batch

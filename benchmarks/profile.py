@@ -23,15 +23,9 @@ from benchmarks.generate import prepare
 from benchmarks.run import CACHE
 from benchmarks.table import table
 from benchmarks.workload import PARALLELISM, Workload
-from turnback import (
-    DiscardSink,
-    KeyedBatchFunction,
-    KeyedColumns,
-    KeyedProcessFunction,
-    Row,
-    StreamExecutionEnvironment,
-    ValueStateDescriptor,
-)
+from turnback import KeyedProcessFunction, Row, StreamExecutionEnvironment, ValueStateDescriptor
+from turnback.functions import KeyedBatchFunction, KeyedColumns
+from turnback.sinks import DiscardSink
 from turnback.spark.engine import SparkEpochInput
 from turnback.worker.message import Barrier
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from services.kinesis import KEYS, REGION, kinesis_server
 from services.rabbitmq import PASSWORD, USER, rabbitmq_server
-from turnback import KinesisSource, RabbitMQSource, SimpleStringSchema
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.kinesis import KinesisSource
 from turnback.connectors.kinesis.reader import KinesisReader
+from turnback.connectors.rabbitmq import RabbitMQSource
 from turnback.connectors.rabbitmq.reader import RabbitMQReader
 
 MESSAGE = "x" * 100

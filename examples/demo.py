@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointStats, read_history
 from turnback.job.request import RequestKind, RequestSpec, RequestState

@@ -12,12 +12,12 @@ from typing import Any
 
 from turnback import (
     FileSink,
-    KeyedBroadcastProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     Row,
     StreamExecutionEnvironment,
 )
+from turnback.functions import KeyedBroadcastProcessFunction
 
 RATES = MapStateDescriptor("rates", str, float)
 PAYMENT = "account string, currency string, amount double"

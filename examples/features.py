@@ -5,12 +5,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 
-from turnback import (
-    FileSink,
-    KeyedBatchFunction,
-    StreamExecutionEnvironment,
-    ValueStateDescriptor,
-)
+from turnback import FileSink, StreamExecutionEnvironment, ValueStateDescriptor
+from turnback.functions import KeyedBatchFunction
 
 
 class Features(KeyedBatchFunction):

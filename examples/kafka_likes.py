@@ -13,20 +13,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from turnback import (
-    DeliveryGuarantee,
-    DeltaSink,
-    JsonRowDeserializationSchema,
-    JsonRowSerializationSchema,
-    KafkaOffsetsInitializer,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
-    KafkaSource,
     KeyedProcessFunction,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.connectors import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from turnback.connectors.kafka import (
+    DeliveryGuarantee,
+    KafkaOffsetsInitializer,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
+    KafkaSource,
+)
+from turnback.connectors.tables import DeltaSink
 
 
 class Total(KeyedProcessFunction):

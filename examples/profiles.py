@@ -11,14 +11,8 @@ from typing import Any
 
 import httpx
 
-from turnback import (
-    AsyncDataStream,
-    AsyncFunction,
-    AsyncRetryStrategy,
-    Duration,
-    FileSink,
-    StreamExecutionEnvironment,
-)
+from turnback import AsyncDataStream, Duration, FileSink, StreamExecutionEnvironment
+from turnback.functions import AsyncFunction, AsyncRetryStrategy
 
 CLICK = "user string, page string"
 

@@ -11,17 +11,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from turnback import (
-    AggregateFunction,
     Duration,
-    EventTimeSessionWindows,
     FileSink,
     OutputTag,
-    ProcessWindowFunction,
     Row,
     StreamExecutionEnvironment,
     Time,
     WatermarkStrategy,
 )
+from turnback.functions import AggregateFunction, ProcessWindowFunction
+from turnback.windows import EventTimeSessionWindows
 
 CLICK = "user string, page string, at bigint"
 SESSION = "user string, first bigint, last bigint, clicks bigint"

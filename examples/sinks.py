@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
+from turnback.sinks import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
 from turnback.sinks.base import attempt_of, require_known_attempt
 
 

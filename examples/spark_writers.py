@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from turnback import BatchEpoch
+from turnback.spark import BatchEpoch
 
 Write = Callable[[DataFrame, BatchEpoch], None]
 

@@ -9,13 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from turnback import (
-    DeltaSink,
-    KeyedProcessFunction,
-    Row,
-    StreamExecutionEnvironment,
-    ValueStateDescriptor,
-)
+from turnback import KeyedProcessFunction, Row, StreamExecutionEnvironment, ValueStateDescriptor
+from turnback.connectors.tables import DeltaSink
 
 PAYMENT = "account string, day string, amount bigint"
 BALANCE = "account string, balance bigint"

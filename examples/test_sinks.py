@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from sinks import LatestScores, ScoreFiles, ScoreLog
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
 from turnback.values.columns import Batch

@@ -10,7 +10,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Fence, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.job.history import History
 from turnback.state.files import StateFile
 from turnback.storage.base import Storage

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
     FileSink,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
+)
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
 )
 
 

@@ -18,8 +18,6 @@ from pyspark.sql import SparkSession
 from turnback import (
     FileSink,
     JobClient,
-    KeyedBatchFunction,
-    KeyedColumns,
     KeyedProcessFunction,
     RestartStrategies,
     StreamExecutionEnvironment,
@@ -28,6 +26,7 @@ from turnback import (
 from turnback import ValueStateDescriptor as Value
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
+from turnback.functions import KeyedBatchFunction, KeyedColumns
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Event, read_history
 from turnback.testing import LocalEngine

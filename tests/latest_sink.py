@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from turnback import IdempotentSink
+from turnback.sinks import IdempotentSink
 
 SCHEMA = "create table if not exists latest (post text primary key, n integer, version integer)"
 UPSERT = """

@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from turnback import StagedOutput, WriteAheadSink
+from turnback.sinks import StagedOutput, WriteAheadSink
 
 SCHEMA = """
     create table if not exists likes (post text, n integer);

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from turnback import TwoPhaseCommitSink
+from turnback.sinks import TwoPhaseCommitSink
 
 
 class LockingSink(TwoPhaseCommitSink[str]):

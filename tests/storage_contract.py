@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
+from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage.base import Storage, claim
 
 HOSTILE = [

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from turnback import (
-    CheckpointedFunction,
-    DiscardSink,
-    KeyedBroadcastProcessFunction,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
@@ -24,6 +21,8 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.functions import CheckpointedFunction, KeyedBroadcastProcessFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import LocalEngine
 
 NAMES = MapStateDescriptor("names", Types.LONG(), Types.STRING())

@@ -15,34 +15,38 @@ from pathlib import Path
 from typing import Any
 
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ContinuousEventTimeTrigger,
-    CountTrigger,
     DataStream,
-    DiscardSink,
     Duration,
-    EventTimeSessionWindows,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ProcessJoinFunction,
-    ProcessWindowFunction,
-    PurgingTrigger,
-    ReducingStateDescriptor,
-    SlidingEventTimeWindows,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
     max_of,
     sum_of,
 )
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    KeyedCoProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+)
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
+from turnback.windows import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeSessionWindows,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 
 SCHEMA = "k string, at bigint, n bigint"
 OUTPUT = "k string, told string"

@@ -6,14 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from turnback import (
+from turnback import Time
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.windows import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
-    Time,
     TumblingEventTimeWindows,
     WindowAssigner,
 )
-from turnback.functions.event_time import MAX_TIME, MIN_TIME
 
 Event = tuple[str, int, int]
 """A key, a time, a number."""

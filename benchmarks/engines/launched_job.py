@@ -20,12 +20,7 @@ from benchmarks.engines.marks import Marks, Point  # noqa: E402
 from benchmarks.engines.turnback_job import Count, with_function  # noqa: E402
 from benchmarks.processes import started_at  # noqa: E402
 from benchmarks.records import FAILING, SPARK_SCHEMA  # noqa: E402
-from turnback import (  # noqa: E402
-    FileSink,
-    KeyedProcessFunction,
-    Row,
-    StreamExecutionEnvironment,
-)
+from turnback import FileSink, KeyedProcessFunction, Row, StreamExecutionEnvironment  # noqa: E402
 from turnback.driver.epochs import Epochs  # noqa: E402
 from turnback.driver.runner import JobRunner  # noqa: E402
 from turnback.spark.engine import SparkQuery  # noqa: E402

@@ -6,13 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.engines import arguments, turnback_engine
-from turnback import (
-    DataStream,
-    KeyedBatchFunction,
-    KeyedColumns,
-    Types,
-    ValueStateDescriptor,
-)
+from turnback import DataStream, Types, ValueStateDescriptor
+from turnback.functions import KeyedBatchFunction, KeyedColumns
 
 
 class Count(KeyedBatchFunction):

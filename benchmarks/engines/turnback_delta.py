@@ -12,7 +12,8 @@ from benchmarks.engines.batch_timer import BatchTimer
 from benchmarks.result import Result, check
 from benchmarks.window_dataset import SPARK_SCHEMA, WindowDataset
 from benchmarks.workload import PARALLELISM
-from turnback import DeltaSink, FileSink, StreamExecutionEnvironment
+from turnback import FileSink, StreamExecutionEnvironment
+from turnback.connectors.tables import DeltaSink
 
 DELTA = "turnback-delta"
 FILES = "turnback-files"

@@ -16,7 +16,6 @@ from benchmarks.workload import PARALLELISM
 from turnback import (
     CollectSink,
     DataStream,
-    DiscardSink,
     JobClient,
     KeyedProcessFunction,
     Row,
@@ -26,6 +25,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.driver.job import JobReport
+from turnback.sinks import DiscardSink
 from turnback.sinks.base import Sink
 
 JOB = "bench"

@@ -10,13 +10,9 @@ from benchmarks.engines.batch_timer import BatchTimer
 from benchmarks.result import Result, check
 from benchmarks.window_dataset import SPARK_SCHEMA, WindowDataset
 from benchmarks.workload import PARALLELISM
-from turnback import (
-    DeliveryGuarantee,
-    JsonRowSerializationSchema,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
-    StreamExecutionEnvironment,
-)
+from turnback import StreamExecutionEnvironment
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 
 EXACTLY_ONCE = "turnback-kafka"
 

@@ -17,7 +17,8 @@ from benchmarks.engines.savepoint_arguments import SAVE, SavepointArguments
 from benchmarks.engines.turnback_job import Place
 from benchmarks.result import check
 from benchmarks.saved import CANONICAL, EMPTY, FORMATS, Saved, Span, directory_bytes, rate
-from turnback import JobClient, SavepointFormat
+from turnback import JobClient
+from turnback.config import SavepointFormat
 from turnback.snapshot.directory import SavepointDirectory
 
 WARMUP_EPOCHS = 5

@@ -15,13 +15,13 @@ from benchmarks.engines.batch_timer import BatchTimer
 from benchmarks.result import Result, check
 from benchmarks.workload import PARALLELISM, SMALL_BATCH, SMALL_WARMUP
 from turnback import (
-    DiscardSink,
     KeyedProcessFunction,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.sinks import DiscardSink
 
 FAR = 10**15
 LOAD_BATCH = 500_000

@@ -15,19 +15,18 @@ from benchmarks.result import Result, check
 from benchmarks.window_dataset import DISORDER_MS, SPARK_SCHEMA, WINDOW_MS, WindowDataset
 from benchmarks.workload import PARALLELISM
 from turnback import (
-    AggregateFunction,
     CollectSink,
     DataStream,
     Duration,
-    ProcessWindowFunction,
     Row,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     WatermarkStrategy,
-    WindowedStream,
     count,
 )
+from turnback.api import WindowedStream
+from turnback.functions import AggregateFunction, ProcessWindowFunction
+from turnback.windows import TumblingEventTimeWindows
 
 DECLARED = "turnback-declared"
 FUNCTION = "turnback-function"

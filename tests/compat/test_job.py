@@ -17,7 +17,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
 
 KEYS = "aabcab"
 FIXED = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 s"}

@@ -23,17 +23,15 @@ import time
 from pathlib import Path
 
 from turnback import (
-    DeliveryGuarantee,
-    JsonRowSerializationSchema,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
     KeyedProcessFunction,
-    PostgresSink,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
+from turnback.connectors.sql import PostgresSink
 from turnback.sinks.base import SinkWriter
 from turnback.spark.session import spark_session
 

@@ -9,7 +9,7 @@ import pytest
 
 from crash.conftest import MakePlace
 from crash.place import Place
-from turnback.core.errors import CheckpointNotFoundError
+from turnback.errors import CheckpointNotFoundError
 from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory

@@ -11,7 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from turnback import DiscardSink, KeyedProcessFunction, ValueStateDescriptor
+from turnback import KeyedProcessFunction, ValueStateDescriptor
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness
 
 

@@ -12,25 +12,20 @@ import pytest
 
 from job_support import Jobs
 from turnback import (
-    Aggregate,
     FileSink,
-    Groups,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     WatermarkStrategy,
     count,
-    first_of,
-    last_of,
     max_of,
     mean_of,
-    stddev_of,
     sum_of,
-    variance_of,
 )
-from turnback.core.errors import IncompatibleStateError, JobFailedError
+from turnback.errors import IncompatibleStateError, JobFailedError
+from turnback.functions import Aggregate, Groups, first_of, last_of, stddev_of, variance_of
 from turnback.testing import DriverCrash, JobHarness, source
+from turnback.windows import TumblingEventTimeWindows
 
 SALES = "region string, shop int, price decimal(9,2), at bigint"
 

@@ -11,19 +11,10 @@ from typing import Any
 import pytest
 
 from local_engine import LocalEngine, collected, environment, source
-from turnback import (
-    AsyncDataStream,
-    AsyncFunction,
-    AsyncRetryStrategy,
-    Duration,
-    ProcessWindowFunction,
-    Time,
-    TumblingEventTimeWindows,
-    Types,
-    ValueStateDescriptor,
-    WatermarkStrategy,
-)
-from turnback.core.errors import ElementTypeError, PlanError, UserFunctionError
+from turnback import AsyncDataStream, Duration, Time, Types, ValueStateDescriptor, WatermarkStrategy
+from turnback.errors import ElementTypeError, PlanError, UserFunctionError
+from turnback.functions import AsyncFunction, AsyncRetryStrategy, ProcessWindowFunction
+from turnback.windows import TumblingEventTimeWindows
 
 SECOND = Duration.of_seconds(1)
 LONG_ENOUGH = Duration.of_seconds(60)

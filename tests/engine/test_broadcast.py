@@ -11,11 +11,6 @@ import pytest
 from local_engine import LocalEngine, collected, environment
 from local_engine import source as frame
 from turnback import (
-    BroadcastProcessFunction,
-    CheckpointedFunction,
-    DiscardSink,
-    KeyedBroadcastProcessFunction,
-    KeyedStateFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
@@ -27,7 +22,14 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import PlanError, StateError, UserFunctionError
+from turnback.errors import PlanError, StateError, UserFunctionError
+from turnback.functions import (
+    BroadcastProcessFunction,
+    CheckpointedFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedStateFunction,
+)
+from turnback.sinks import DiscardSink
 from turnback.snapshot.preflight import Verdict
 from turnback.testing import JobHarness, source
 

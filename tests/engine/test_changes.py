@@ -14,7 +14,7 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from turnback.core.errors import IncompatibleStateError
+from turnback.errors import IncompatibleStateError
 
 SCHEMA = "k string"
 

@@ -13,27 +13,29 @@ from local_engine import LocalEngine, collected, environment
 from local_engine import source as frame
 from turnback import (
     AsyncDataStream,
-    AsyncFunction,
-    CheckpointedFunction,
-    CoMapFunction,
-    DiscardSink,
     Duration,
-    FilterFunction,
-    FlatMapFunction,
-    KeyedCoProcessFunction,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
     ProcessFunction,
-    ProcessWindowFunction,
-    ReduceFunction,
     Savepoint,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
     Types,
 )
-from turnback.core.errors import IncompatibleStateError, PlanError, StateError, UserFunctionError
+from turnback.errors import IncompatibleStateError, PlanError, StateError, UserFunctionError
+from turnback.functions import (
+    AsyncFunction,
+    CheckpointedFunction,
+    CoMapFunction,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedCoProcessFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+)
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from job_support import COUNTED, Count, Jobs, counted, eventually
-from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
+from turnback import CheckpointingMode, StreamExecutionEnvironment
 from turnback.api.environment import error_text
-from turnback.core.errors import CheckpointNotFoundError
+from turnback.config import ExternalizedCheckpointRetention
+from turnback.errors import CheckpointNotFoundError
 from turnback.job.history import AttemptStarted, CheckpointStats, JobEnded
 
 HOUR = 3_600_000

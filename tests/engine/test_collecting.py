@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import CloseableIterator, DataStream, JobClient
+from turnback import DataStream, JobClient
+from turnback.api import CloseableIterator
 from turnback.api import environment as launched
 from turnback.api.environment import Launched
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.errors import JobFailedError, PlanError
 from turnback.job.run import Launch, RunDirectory
 
 

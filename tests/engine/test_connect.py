@@ -10,13 +10,8 @@ import pytest
 
 from job_support import Jobs
 from turnback import (
-    CoFlatMapFunction,
     CollectSink,
-    CoMapFunction,
-    CoProcessFunction,
     DataStream,
-    DiscardSink,
-    KeyedCoProcessFunction,
     OutputTag,
     ProcessFunction,
     StreamExecutionEnvironment,
@@ -24,7 +19,14 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
+from turnback.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 ORDERS = "user string, amount bigint"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from job_support import COUNTED, Count, Jobs, counted, eventually
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     JobFailedError,

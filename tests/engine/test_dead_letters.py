@@ -17,12 +17,12 @@ from turnback import (
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
-    ReducingStateDescriptor,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.functions import ReducingStateDescriptor
 from turnback.job.directory import JobDirectory
 from turnback.operations.dead_letters import Redrive, RedriveRow, read_letters
 from turnback.testing import JobHarness, source

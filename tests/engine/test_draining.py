@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from turnback import (
-    DiscardSink,
     KeyedProcessFunction,
     Savepoint,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
     count,
@@ -27,18 +25,20 @@ from turnback import (
 from turnback.api import environment
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import (
+from turnback.driver.savepoints import Exporter
+from turnback.errors import (
     CheckpointError,
     ConfigurationError,
     StorageError,
     TurnbackError,
 )
-from turnback.driver.savepoints import Exporter
 from turnback.job.request import RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
+from turnback.sinks import DiscardSink
 from turnback.testing import DriverCrash, JobHarness, source
 from turnback.testing.crash_points import DATABASE_POINTS, POINTS
+from turnback.windows import TumblingEventTimeWindows
 
 
 class Seen(KeyedProcessFunction):

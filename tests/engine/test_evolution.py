@@ -16,7 +16,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.core.errors import (
+from turnback.errors import (
     IncompatibleStateError,
 )
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from turnback import (
-    DiscardSink,
     KeyedProcessFunction,
     MapStateDescriptor,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 pytestmark = pytest.mark.exhaustive

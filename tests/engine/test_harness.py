@@ -21,13 +21,12 @@ from turnback import (
     Row,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
     count,
 )
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     ElementTypeError,
     JobFailedError,
@@ -35,6 +34,7 @@ from turnback.core.errors import (
     StateError,
 )
 from turnback.testing import DriverCrash, JobHarness, source
+from turnback.windows import TumblingEventTimeWindows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

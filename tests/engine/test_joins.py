@@ -10,25 +10,24 @@ import pytest
 
 from job_support import Jobs
 from turnback import (
-    CoGroupFunction,
     CollectSink,
-    CountTrigger,
     DataStream,
-    DiscardSink,
-    Evictor,
-    FlatJoinFunction,
-    GlobalWindows,
-    JoinFunction,
     OutputTag,
-    ProcessJoinFunction,
-    PurgingTrigger,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.errors import JobFailedError, PlanError
+from turnback.functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
+from turnback.windows import (
+    CountTrigger,
+    Evictor,
+    GlobalWindows,
+    PurgingTrigger,
+    TumblingEventTimeWindows,
+)
 
 CLICKS = "user string, at bigint"
 VIEWS = "id string, at bigint, page string"

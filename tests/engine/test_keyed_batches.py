@@ -11,14 +11,9 @@ import pyarrow as pa
 import pytest
 
 from job_support import COUNTED, BatchCount, Count, Jobs, counted
-from turnback import (
-    FileSink,
-    KeyedBatchFunction,
-    KeyedColumns,
-    StreamExecutionEnvironment,
-    ValueStateDescriptor,
-)
-from turnback.core.errors import JobFailedError
+from turnback import FileSink, StreamExecutionEnvironment, ValueStateDescriptor
+from turnback.errors import JobFailedError
+from turnback.functions import KeyedBatchFunction, KeyedColumns
 from turnback.testing import DriverCrash, JobHarness, source
 
 SALES = "region string, shop int, price double"

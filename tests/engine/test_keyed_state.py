@@ -14,15 +14,17 @@ import pytest
 
 from job_support import Jobs
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
     CollectSink,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     Types,
     ValueStateDescriptor,
+)
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
 )
 
 SCHEMA = "k string, op string, n bigint"

@@ -18,7 +18,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.core.errors import JobFailedError, PlanError, TooLargeError
+from turnback.errors import JobFailedError, PlanError, TooLargeError
 from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Channel, Input, InputId, Operator

@@ -11,7 +11,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CollectSink, StreamExecutionEnvironment
 from turnback.checkpoint.manifest import Fence
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
 from turnback.worker.local_state import StoreOwner, all_stores
 
 

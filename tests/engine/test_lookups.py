@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     Row,
     Types,
     ValueStateDescriptor,
     look_up,
+)
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
 )
 from turnback.testing import JobHarness, source
 from turnback.views.browse import look_up as look_up_text

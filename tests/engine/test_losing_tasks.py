@@ -9,7 +9,7 @@ import pytest
 
 from job_support import COUNTED, Count, Jobs, counted
 from locking_sink import LockingSink
-from turnback.core.errors import EpochConflictError
+from turnback.errors import EpochConflictError
 from turnback.spark.engine import SparkEpochInput
 from turnback.testing.engine import LocalEpochInput
 

@@ -10,15 +10,10 @@ import pytest
 
 from engine.test_restarts import FailsOn
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import (
-    CollectSink,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from turnback import CollectSink, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from turnback.api.environment import error_text
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import MalformedRecordError
+from turnback.errors import MalformedRecordError
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Restarting
 from turnback.snapshot.find import load_snapshot

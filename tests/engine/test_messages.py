@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turnback import KeyedProcessFunction, Types
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.errors import JobFailedError, PlanError
 from turnback.testing import JobHarness, source
 
 OUT = "k string, n bigint"

@@ -13,19 +13,18 @@ from job_support import Jobs
 from local_engine import LocalEngine, collected, environment
 from local_engine import source as frame
 from turnback import (
-    CheckpointedFunction,
-    DiscardSink,
-    FlatMapFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
     Savepoint,
-    SavepointFormat,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
 )
+from turnback.config import SavepointFormat
+from turnback.functions import CheckpointedFunction, FlatMapFunction
+from turnback.sinks import DiscardSink
 from turnback.snapshot.find import load_snapshot
 from turnback.testing import DriverCrash, JobHarness, source
 from turnback.views import compare

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from local_engine import LocalEngine, collected, environment, source
-from turnback import DataStream, MapFunction, Partitioner, Types
-from turnback.core.errors import ElementTypeError, PlanError, UserFunctionError
+from turnback import DataStream, MapFunction, Types
+from turnback.errors import ElementTypeError, PlanError, UserFunctionError
+from turnback.functions import Partitioner
 from turnback.plan.plan import Routing
 
 LONG = Types.LONG()

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
-from turnback import (
-    FileSink,
-    KeyedProcessFunction,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from turnback import FileSink, KeyedProcessFunction, StreamExecutionEnvironment, WatermarkStrategy
 from turnback import ValueStateDescriptor as Value
-from turnback.core.errors import TurnbackError
+from turnback.errors import TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.operations.dead_letters import Redrive, RedriveRow, read_letters
 from turnback.plan.bad_records import DEAD_LETTER, decode_letter

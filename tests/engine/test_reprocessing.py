@@ -6,15 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from job_support import Jobs, eventually
-from turnback import (
-    AggregateFunction,
-    Duration,
-    JobClient,
-    ProcessWindowFunction,
-    Time,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-)
+from turnback import Duration, JobClient, Time, WatermarkStrategy
+from turnback.functions import AggregateFunction, ProcessWindowFunction
+from turnback.windows import TumblingEventTimeWindows
 
 SCHEMA = "user string, amount bigint, at bigint"
 DAILY = "user string, day bigint, spent bigint"

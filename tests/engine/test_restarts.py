@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from job_support import COUNTED, Count, Jobs, Marks, counted
-from turnback import (
-    KeyedProcessFunction,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-    TwoPhaseCommitSink,
-)
-from turnback.core.errors import JobFailedError, NullKeyError, UserFunctionError
+from turnback import KeyedProcessFunction, RestartStrategies, StreamExecutionEnvironment
+from turnback.errors import JobFailedError, NullKeyError, UserFunctionError
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, JobEnded, Restarting
 from turnback.job.status import JobState
+from turnback.sinks import TwoPhaseCommitSink
 
 FIXED = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 s"}
 

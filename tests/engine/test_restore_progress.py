@@ -13,8 +13,8 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback import KeyedProcessFunction, ValueStateDescriptor
-from turnback.core.errors import StorageError
 from turnback.driver import context
+from turnback.errors import StorageError
 from turnback.job.directory import JobDirectory
 from turnback.job.status import RestoreProgress
 from turnback.state.files import StorageRef, storage_of

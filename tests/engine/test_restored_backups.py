@@ -11,7 +11,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from saved_jobs import build, feed, settled
 from turnback import CheckpointingMode
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def run(jobs: Jobs, **how: Any) -> None:

@@ -17,7 +17,8 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.core.errors import (
+from turnback.driver.runner import JobRunner
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
@@ -25,7 +26,6 @@ from turnback.core.errors import (
     IncompatibleStateError,
     JobFailedError,
 )
-from turnback.driver.runner import JobRunner
 from turnback.snapshot.directory import SavepointDirectory
 
 

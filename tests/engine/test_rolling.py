@@ -12,15 +12,14 @@ import pytest
 
 from turnback import (
     DataStream,
-    DiscardSink,
-    FilterFunction,
-    FlatMapFunction,
     KeyedStream,
     MapFunction,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
 )
+from turnback.functions import FilterFunction, FlatMapFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, n bigint, word string"

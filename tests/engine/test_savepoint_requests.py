@@ -9,14 +9,14 @@ import pytest
 
 from job_support import Count, counted, eventually
 from saved_jobs import KEYS, build, feed, rows, settled
-from turnback.core.errors import (
+from turnback.driver.savepoints import Exporter
+from turnback.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
     FencedError,
     StorageError,
 )
-from turnback.driver.savepoints import Exporter
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests

@@ -12,7 +12,6 @@ from job_support import COUNTED, Count, counted, eventually
 from saved_jobs import KEYS, build, feed, rows, settled
 from services.missing import missing
 from turnback import (
-    ExternalizedCheckpointRetention,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -21,8 +20,9 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.checkpoint.manifest import END_OF_TIME
+from turnback.config import ExternalizedCheckpointRetention
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from turnback import (
-    DiscardSink,
     KeyedProcessFunction,
     OutputTag,
     ProcessFunction,
@@ -18,7 +17,8 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.errors import JobFailedError, PlanError
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, n bigint"

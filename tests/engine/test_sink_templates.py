@@ -11,7 +11,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted
 from latest_sink import LatestSink
 from ledger_sink import LedgerSink
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
 from turnback.sinks.base import Sink
 from turnback.testing import DriverCrash, JobHarness, source
 

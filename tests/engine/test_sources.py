@@ -11,7 +11,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import Row
 from turnback.core.clock import SystemClock
-from turnback.core.errors import ChangedFilesError, JobFailedError
+from turnback.errors import ChangedFilesError, JobFailedError
 from turnback.job.directory import JobDirectory
 from turnback.job.history import FilesChanged, read_history
 from turnback.job.liveness import liveness_of

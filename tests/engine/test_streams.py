@@ -13,17 +13,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from job_support import COUNTED, Count, Jobs, counted
 from turnback import (
     CollectSink,
-    FilterFunction,
-    FlatMapFunction,
     KeyedProcessFunction,
-    KeySelector,
     MapFunction,
     ProcessFunction,
-    ReduceFunction,
     Row,
     Types,
     ValueStateDescriptor,
 )
+from turnback.functions import FilterFunction, FlatMapFunction, KeySelector, ReduceFunction
 
 
 class Word(NamedTuple):

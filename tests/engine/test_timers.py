@@ -16,20 +16,19 @@ from local_engine import collected, environment
 from local_engine import source as local_source
 from turnback import (
     CollectSink,
-    ContinuousEventTimeTrigger,
-    DiscardSink,
     Duration,
-    GlobalWindows,
     KeyedProcessFunction,
-    ProcessWindowFunction,
     Savepoint,
     StreamExecutionEnvironment,
     Time,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import CheckpointError, JobFailedError, PlanError
+from turnback.errors import CheckpointError, JobFailedError, PlanError
+from turnback.functions import ProcessWindowFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
+from turnback.windows import ContinuousEventTimeTrigger, GlobalWindows
 
 SCHEMA = "k string, at bigint"
 

@@ -18,10 +18,6 @@ from job_support import COUNTED, Jobs, counted
 from local_engine import LocalEngine, collected, environment, source
 from saved_jobs import FIRST, SECOND, build, feed, rows, save, settled
 from turnback import (
-    CheckpointedFunction,
-    DiscardSink,
-    KeyedBatchFunction,
-    KeyedColumns,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -32,6 +28,8 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.driver.epochs import MergeTask
+from turnback.functions import CheckpointedFunction, KeyedBatchFunction, KeyedColumns
+from turnback.sinks import DiscardSink
 from turnback.snapshot.diff import state_pair
 from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check

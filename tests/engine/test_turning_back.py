@@ -17,10 +17,10 @@ from saved_jobs import feed, save
 from turnback import FileSink
 from turnback.api.client import JobClient
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.driver import runner
 from turnback.driver.attempt import Attempt
 from turnback.driver.restore_plan import commit_promised
+from turnback.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.job.directory import JobDirectory
 
 SAVED = [("a", 1), ("a", 2), ("b", 1)]

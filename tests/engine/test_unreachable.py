@@ -8,7 +8,7 @@ import pytest
 
 from job_support import Jobs
 from turnback import FileSink, RestartStrategies
-from turnback.core.errors import JobFailedError, SinkError, SourceError
+from turnback.errors import JobFailedError, SinkError, SourceError
 
 
 class Away(FileSink):

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import (
-    FileSink,
-    RestartStrategies,
-    Types,
-    ValueStateDescriptor,
-)
-from turnback.core.errors import (
+from turnback import FileSink, RestartStrategies, Types, ValueStateDescriptor
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     IncompatibleStateError,

@@ -12,28 +12,29 @@ import pytest
 
 from job_support import Jobs
 from turnback import (
-    AggregateFunction,
-    CountTrigger,
-    DiscardSink,
     Duration,
-    GlobalWindows,
     OutputTag,
-    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
     Types,
     WatermarkStrategy,
-    WindowAssigner,
     count,
-    first_of,
     max_of,
     mean_of,
     sum_of,
 )
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
+from turnback.functions import AggregateFunction, first_of
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
+from turnback.windows import (
+    CountTrigger,
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
 
 SCHEMA = "k string, at bigint, n bigint"
 TEN = TumblingEventTimeWindows.of(Time(10))

@@ -11,27 +11,29 @@ import pytest
 
 import timed_job
 from turnback import (
+    StreamExecutionEnvironment,
+    Time,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+)
+from turnback.errors import IncompatibleStateError, JobFailedError
+from turnback.functions import ProcessWindowFunction
+from turnback.sinks import DiscardSink
+from turnback.testing import JobHarness, source
+from turnback.windows import (
     CountTrigger,
-    DiscardSink,
     EventTimeSessionWindows,
     GlobalWindows,
     ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
     PurgingTrigger,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    StreamExecutionEnvironment,
-    Time,
     Trigger,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    ValueStateDescriptor,
-    WatermarkStrategy,
     WindowAssigner,
-    count,
 )
-from turnback.core.errors import IncompatibleStateError, JobFailedError
-from turnback.testing import JobHarness, source
 
 GOLDEN = Path(__file__).parents[1] / "integration" / "golden"
 SCHEMA = "k string, at bigint"

@@ -11,27 +11,31 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    DiscardSink,
-    EventTimeSessionWindows,
     ListStateDescriptor,
     MapStateDescriptor,
-    ProcessWindowFunction,
-    ReducingStateDescriptor,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
-    Trigger,
-    TriggerResult,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+)
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 from turnback.timing.window_state import keeps_window_state
+from turnback.windows import (
+    EventTimeSessionWindows,
+    Trigger,
+    TriggerResult,
+    TumblingEventTimeWindows,
+)
 
 SCHEMA = "k string, at bigint"
 OUTPUT = "k string, start bigint, told string"

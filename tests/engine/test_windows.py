@@ -12,40 +12,44 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnback import (
+    Duration,
+    OutputTag,
+    Row,
+    StreamExecutionEnvironment,
+    Time,
+    Types,
+    WatermarkStrategy,
+    count,
+    sum_of,
+)
+from turnback.api import WindowedStream
+from turnback.errors import JobFailedError, PlanError
+from turnback.functions import (
     AggregateFunction,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+    WindowFunction,
+)
+from turnback.sinks import DiscardSink
+from turnback.state.list_and_map import MapState
+from turnback.testing import JobHarness, source
+from turnback.windows import (
     ContinuousEventTimeTrigger,
     CountEvictor,
     CountTrigger,
-    DiscardSink,
-    Duration,
     EventTimeSessionWindows,
     EventTimeTrigger,
     Evictor,
     GlobalWindows,
-    OutputTag,
     ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
     PurgingTrigger,
-    ReducingStateDescriptor,
-    Row,
     SlidingEventTimeWindows,
-    StreamExecutionEnvironment,
-    Time,
     TimeEvictor,
     Trigger,
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    Types,
-    WatermarkStrategy,
-    WindowedStream,
-    WindowFunction,
-    count,
-    sum_of,
 )
-from turnback.core.errors import JobFailedError, PlanError
-from turnback.state.list_and_map import MapState
-from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, at bigint"
 OUTPUT = "k string, start bigint, stop bigint, ats string"

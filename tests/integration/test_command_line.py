@@ -10,7 +10,7 @@ from unit.cli.cli_support import TOTAL, Shell, make_job
 
 JOB = """
 import sys
-from turnback import StreamExecutionEnvironment, Types, KeyedProcessFunction, ValueStateDescriptor
+from turnback import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
 
 print("noise")
 

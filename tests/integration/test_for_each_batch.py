@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from engine.test_recipes import recipe
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import BatchEpoch
-from turnback.core.errors import JobFailedError
+from turnback.errors import JobFailedError
+from turnback.spark import BatchEpoch
 
 spark_writers = recipe("spark_writers")
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from turnback import KafkaSource, SimpleStringSchema, WatermarkStrategy
-from turnback.core.errors import ConfigurationError
+from turnback import WatermarkStrategy
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.kafka import KafkaSource
+from turnback.errors import ConfigurationError
 
 
 def test_a_missing_connector_is_named_with_the_version_to_get(jobs):

@@ -14,7 +14,7 @@ from fake_job import FakeJob, schema
 from turnback import Savepoint
 from turnback.api.savepoint import SavepointDiff
 from turnback.cli.output import json_value
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.state_frames import check_only_reads
 from turnback.values.typeinfo import Types

@@ -19,8 +19,8 @@ from engine.test_restarts import ALL, FIXED, count, fed
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
 from turnback import CollectSink, WatermarkStrategy
-from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.driver.attempt import Attempt
+from turnback.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.job.history import FilesChanged, JobEnded
 
 __all__ = ["fed"]

@@ -58,7 +58,7 @@ from engine.test_window_aggregations import test_over_files_in_several_epochs
 from job_support import Jobs, counted
 from turnback import Savepoint, SavepointWriter, diff
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 
 __all__ = [
     "before",

@@ -11,7 +11,7 @@ import pytest
 from services.process import free_port
 from services.s3 import S3Server, s3_server
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import JobNotFoundError, StorageError
+from turnback.errors import JobNotFoundError, StorageError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests

@@ -14,7 +14,7 @@ import pytest
 from services.proxy import Proxy, proxy_to
 from services.s3 import S3Server, s3_server
 from storage_contract import StorageContract
-from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
+from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage.base import Storage, claim
 from turnback.storage.open import open_storage
 

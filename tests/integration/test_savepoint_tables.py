@@ -24,15 +24,9 @@ from shop import (
 
 from job_support import Jobs
 from services.s3 import s3_server
-from turnback import (
-    Savepoint,
-    SavepointWriter,
-    Types,
-    ValueStateDescriptor,
-    diff,
-)
+from turnback import Savepoint, SavepointWriter, Types, ValueStateDescriptor, diff
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     CorruptFileError,
     IncompatibleStateError,
     StateError,

@@ -25,14 +25,8 @@ from shop import (
 
 import subtasks_job
 from job_support import Jobs
-from turnback import (
-    Savepoint,
-    SavepointWriter,
-    Types,
-    ValueStateDescriptor,
-    diff,
-)
-from turnback.core.errors import (
+from turnback import Savepoint, SavepointWriter, Types, ValueStateDescriptor, diff
+from turnback.errors import (
     ConfigurationError,
     StateError,
 )

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from turnback import JobClient
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.spark.idle import THREAD as IDLE_THREAD
 from turnback.spark.idle import IdleQuery
 from turnback.spark.internals import POLLING, own_session

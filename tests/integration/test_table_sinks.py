@@ -7,7 +7,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from job_support import COUNTED, Count, Jobs
-from turnback import DeltaSink
+from turnback.connectors.tables import DeltaSink
 
 
 def run(jobs: Jobs) -> None:

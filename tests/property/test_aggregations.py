@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from local_engine import BACKENDS, LocalEngine, collected, environment, source
 from tiers import examples
-from turnback import Types, count, count_of, last_of, list_of, max_of, mean_of, min_of, sum_of
+from turnback import Types, count, max_of, mean_of, min_of, sum_of
+from turnback.functions import count_of, last_of, list_of
 from turnback.worker import runners as batch_runners
 
 SCHEMA = Types.ROW_NAMED(

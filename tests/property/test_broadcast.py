@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from local_engine import LocalEngine, collected, environment, source
 from tiers import examples
-from turnback import KeyedBroadcastProcessFunction, MapStateDescriptor, ValueStateDescriptor
+from turnback import MapStateDescriptor, ValueStateDescriptor
+from turnback.functions import KeyedBroadcastProcessFunction
 
 RULES = MapStateDescriptor("rules", str, str)
 RULE, ELEMENT, OUT = "name string, text string", "k string, n bigint", "k string, text string"

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from local_engine import collected
 from tiers import examples
-from turnback import (
-    CollectSink,
-    DataStream,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    OutputTag,
-    ValueStateDescriptor,
-)
+from turnback import CollectSink, DataStream, KeyedProcessFunction, OutputTag, ValueStateDescriptor
+from turnback.functions import KeyedCoProcessFunction
 from turnback.functions.event_time import MAX_TIME
 from two_streams import by_key, in_order, run_cut
 

@@ -30,7 +30,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.core.errors import TurnbackError
+from turnback.errors import TurnbackError
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
 
 

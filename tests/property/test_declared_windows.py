@@ -18,15 +18,14 @@ from turnback import (
     DataStream,
     Duration,
     OutputTag,
-    ProcessWindowFunction,
     StreamExecutionEnvironment,
     WatermarkStrategy,
-    WindowedStream,
     count,
-    list_of,
     max_of,
     sum_of,
 )
+from turnback.api import WindowedStream
+from turnback.functions import ProcessWindowFunction, list_of
 from turnback.worker import runners as batch_runners
 from window_model import WINDOWS, Event, events_, expected
 

@@ -10,18 +10,10 @@ from hypothesis import strategies as st
 
 from local_engine import collected
 from tiers import examples
-from turnback import (
-    CoGroupFunction,
-    CollectSink,
-    DataStream,
-    EventTimeSessionWindows,
-    OutputTag,
-    ProcessFunction,
-    ProcessJoinFunction,
-    Time,
-    TumblingEventTimeWindows,
-)
+from turnback import CollectSink, DataStream, OutputTag, ProcessFunction, Time
+from turnback.functions import CoGroupFunction, ProcessJoinFunction
 from turnback.functions.event_time import MAX_TIME
+from turnback.windows import EventTimeSessionWindows, TumblingEventTimeWindows
 from two_streams import by_key, in_order, run_cut
 
 LEFT = "k string, at bigint, n bigint"

@@ -18,13 +18,8 @@ from hypothesis import strategies as st
 
 from local_engine import BACKENDS, LocalEngine, collected, environment, source
 from tiers import examples
-from turnback import (
-    KeyedBatchFunction,
-    KeyedColumns,
-    KeyedProcessFunction,
-    Types,
-    ValueStateDescriptor,
-)
+from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
+from turnback.functions import KeyedBatchFunction, KeyedColumns
 from turnback.worker import runners as batch_runners
 
 SCHEMA = Types.ROW_NAMED(["k", "b", "n"], [Types.STRING(), Types.BOOLEAN(), Types.LONG()])

@@ -10,14 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiers import examples
-from turnback import (
-    CheckpointedFunction,
-    DiscardSink,
-    ListStateDescriptor,
-    MapFunction,
-    StreamExecutionEnvironment,
-    Types,
-)
+from turnback import ListStateDescriptor, MapFunction, StreamExecutionEnvironment, Types
+from turnback.functions import CheckpointedFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 
 

@@ -17,28 +17,24 @@ from any_cut import Build, Inputs, Results, results_however_cut
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
     AsyncDataStream,
-    AsyncFunction,
     CollectSink,
     DataStream,
     Duration,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     OutputTag,
-    ProcessWindowFunction,
     Row,
-    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
     count,
-    list_of,
     sum_of,
 )
+from turnback.functions import AsyncFunction, KeyedCoProcessFunction, ProcessWindowFunction, list_of
 from turnback.values.hints import as_type
+from turnback.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
 
 EVENT = "key string, at bigint, n bigint"
 BY_TIME = WatermarkStrategy.for_bounded_out_of_orderness(

@@ -16,12 +16,12 @@ from tiers import examples
 from turnback import (
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StateTtlConfig,
     Time,
     Types,
     ValueStateDescriptor,
 )
+from turnback.functions import ReducingStateDescriptor
 
 TTL = 10
 KEYS = ["a", "b", "long" * 60]

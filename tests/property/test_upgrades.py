@@ -17,20 +17,19 @@ from hypothesis import strategies as st
 
 from turnback import (
     DataStream,
-    DiscardSink,
     Duration,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
-    ProcessJoinFunction,
     Row,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
     count,
 )
+from turnback.functions import KeyedCoProcessFunction, ProcessJoinFunction
+from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
+from turnback.windows import TumblingEventTimeWindows
 
 EVENT = "key string, at bigint, n bigint"
 TOLD = "key string, position bigint, what string"

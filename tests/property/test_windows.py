@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from any_cut import results_however_cut
 from local_engine import collected, source
 from tiers import examples
-from turnback import (
-    AggregateFunction,
-    CollectSink,
-    Duration,
-    EventTimeTrigger,
-    OutputTag,
-    ProcessWindowFunction,
-    PurgingTrigger,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from turnback import CollectSink, Duration, OutputTag, StreamExecutionEnvironment, WatermarkStrategy
+from turnback.functions import AggregateFunction, ProcessWindowFunction
+from turnback.windows import EventTimeTrigger, PurgingTrigger
 from window_model import WINDOWS, Event, events_, expected
 
 SCHEMA = "k string, at bigint, n bigint"

@@ -24,8 +24,7 @@ from simulation.sql import (
     Transaction,
 )
 from simulation.world import Process, World
-from turnback import MySqlSink, PostgresSink
-from turnback.connectors.sql import mysql
+from turnback.connectors.sql import MySqlSink, PostgresSink, mysql
 from turnback.connectors.sql.database import TransactionId
 from turnback.sinks.base import Sink
 

@@ -18,10 +18,10 @@ from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
-from turnback.core.errors import FINAL, REPLACED
 from turnback.driver import runner as driver_runner
 from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
+from turnback.errors import FINAL, REPLACED
 from turnback.plan.plan import Plan
 from turnback.sinks.base import Sink
 

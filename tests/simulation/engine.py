@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from simulation.world import Process, World
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import EpochConflictError
 from turnback.driver.engine import EpochInput, Sources
 from turnback.driver.epochs import MergeTask
 from turnback.driver.job import JobSpec
+from turnback.errors import EpochConflictError
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
 from turnback.spark.pickling import pickle_by_value

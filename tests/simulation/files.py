@@ -18,7 +18,7 @@ from unittest import mock
 
 from simulation.world import World
 from turnback import FileSink
-from turnback.core.errors import SinkError, StorageError
+from turnback.errors import SinkError, StorageError
 from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.storage.local import LocalStorage
 

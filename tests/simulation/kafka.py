@@ -19,7 +19,8 @@ from simulation.kafka_broker import Broker, State, failure
 from simulation.kafka_clients import AdminClient, Consumer, Producer
 from simulation.threads import SimThread
 from simulation.world import World
-from turnback import DeliveryGuarantee, JsonRowSerializationSchema, KafkaRecordSerializationSchema
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema
 from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka import records as kafka_records
 from turnback.connectors.kafka import sink as kafka_memory

@@ -18,8 +18,8 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from simulation.redis_server import ErrorReplyError, Network, Server, connector
 from simulation.world import Process, World
-from turnback import RedisSink
 from turnback.connectors import redis as redis_sink
+from turnback.connectors.redis import RedisSink
 from turnback.sinks.base import Sink
 
 T = TypeVar("T")

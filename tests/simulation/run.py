@@ -30,9 +30,9 @@ from simulation.world import Process, SimStorage, World
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import IncompatibleStateError, TurnbackError
 from turnback.driver import job as driver_job
 from turnback.driver import runner as driver_runner
+from turnback.errors import IncompatibleStateError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.operations import transactions
 from turnback.operations.transactions import Action, settle

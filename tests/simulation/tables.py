@@ -17,8 +17,7 @@ from deltalake.exceptions import DeltaError
 from simulation import delta_log
 from simulation.delta_log import DeltaTable, Network, Tables
 from simulation.world import SimStorage, World
-from turnback import DeltaSink
-from turnback.connectors.tables import committer, delta
+from turnback.connectors.tables import DeltaSink, committer, delta
 from turnback.sinks.base import Sink
 from turnback.sinks.ownership import SUFFIX
 from turnback.storage import open as storage_open

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from simulation.world import World
-from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
+from turnback.sinks import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

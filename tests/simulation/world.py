@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.storage.open import MemoryStorage
 
 T = TypeVar("T")

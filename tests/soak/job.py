@@ -9,19 +9,17 @@ from __future__ import annotations
 import argparse
 
 from turnback import (
-    DeliveryGuarantee,
     FileSink,
-    JsonRowSerializationSchema,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    PostgresSink,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
+from turnback.connectors.sql import PostgresSink
 
 RECENT = 7
 """After so many records the list of an account begins anew."""

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from turnback import (
     FileSink,
-    KafkaOffsetsInitializer,
-    KafkaSource,
     KeyedProcessFunction,
-    SimpleStringSchema,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
 from turnback.driver import source_monitor
 
 PER_EPOCH = 1_000

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from turnback import (
+from turnback import Types
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import (
     DeliveryGuarantee,
-    JsonRowSerializationSchema,
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaTopicSelector,
-    Types,
 )
 from turnback.connectors.kafka import client as kafka_client
 from turnback.sinks.base import ClosingCommitter, Committer, CommitterContext, WriterContext

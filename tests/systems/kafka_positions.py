@@ -12,16 +12,15 @@ from confluent_kafka import Producer
 
 from turnback import (
     FileSink,
-    KafkaOffsetsInitializer,
-    KafkaSource,
     KeyedProcessFunction,
     Row,
     SavepointWriter,
-    SimpleStringSchema,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
 
 SAVEPOINTS = Path("savepoints")
 

@@ -12,15 +12,9 @@ from typing import Any
 
 from kafka_positions import positions
 
-from turnback import (
-    JsonRowDeserializationSchema,
-    KafkaOffsetsInitializer,
-    KafkaSource,
-    RestartStrategies,
-    SimpleStringSchema,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from turnback import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
 from turnback.connectors.kafka import client as kafka_client
 
 ROWS = JsonRowDeserializationSchema.builder().type_info("user string, n bigint")

@@ -19,23 +19,21 @@ from turnback import (
     CollectSink,
     DataStream,
     Duration,
-    JsonRowDeserializationSchema,
-    KafkaOffsetsInitializer,
-    KafkaSource,
     KeyedProcessFunction,
     OutputTag,
-    ProcessWindowFunction,
     RestartStrategies,
     Row,
-    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
     count,
 )
+from turnback.connectors import JsonRowDeserializationSchema
+from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
+from turnback.functions import ProcessWindowFunction
+from turnback.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
 
 EVENT = Types.ROW_NAMED(["key", "at", "n"], [Types.STRING(), Types.LONG(), Types.LONG()])
 SEEN = Types.ROW_NAMED(

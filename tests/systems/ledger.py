@@ -23,7 +23,7 @@ from typing import Any
 from ledger_targets import Target
 
 from crash.driver import Driver
-from turnback import MySqlSink, PostgresSink
+from turnback.connectors.sql import MySqlSink, PostgresSink
 from turnback.sinks.base import WriterContext
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import Types

@@ -18,14 +18,13 @@ from typing import Any
 
 from turnback import (
     KeyedProcessFunction,
-    MySqlSink,
-    PostgresSink,
-    RedisSink,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.connectors.redis import RedisSink
+from turnback.connectors.sql import MySqlSink, PostgresSink
 from turnback.connectors.sql.database import Database, TransactionId
 from turnback.testing import LocalEngine
 

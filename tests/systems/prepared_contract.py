@@ -14,7 +14,7 @@ from sql_server import Checkpoints, Driver, History, SqlServer, Task, write
 from services.proxy import proxy_to
 from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql import sink as sql_rows
-from turnback.core.errors import ConfigurationError, EpochConflictError, SinkError
+from turnback.errors import ConfigurationError, EpochConflictError, SinkError
 from turnback.values.columns import Batch
 
 

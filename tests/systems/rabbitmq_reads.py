@@ -9,18 +9,10 @@ import json
 import sys
 from typing import Any
 
-from turnback import (
-    JsonRowDeserializationSchema,
-    RabbitMQOffsetsInitializer,
-    RabbitMQSource,
-    RestartStrategies,
-    SimpleStringSchema,
-    StreamExecutionEnvironment,
-    Time,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    count,
-)
+from turnback import RestartStrategies, StreamExecutionEnvironment, Time, WatermarkStrategy, count
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.rabbitmq import RabbitMQOffsetsInitializer, RabbitMQSource
+from turnback.windows import TumblingEventTimeWindows
 
 ROWS = JsonRowDeserializationSchema.builder().type_info("user string, n bigint")
 

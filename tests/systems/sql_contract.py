@@ -22,7 +22,7 @@ from turnback import StreamExecutionEnvironment
 from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql import sink as sql_rows
 from turnback.connectors.sql.sink import SqlSink
-from turnback.core.errors import ConfigurationError, FencedError, JobFailedError, SinkError
+from turnback.errors import ConfigurationError, FencedError, JobFailedError, SinkError
 from turnback.sinks.base import WriterContext, version_of
 from turnback.testing import LocalEngine, check_sink
 from turnback.testing.protocol_run import Promise

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from services import mariadb, postgres
-from turnback import MySqlSink, PostgresSink
+from turnback.connectors.sql import MySqlSink, PostgresSink
 from turnback.connectors.sql import database as sql_database
 from turnback.connectors.sql.sink import SqlSink
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.values.columns import Batch
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from turnback import (
     FileSink,
-    JsonRowDeserializationSchema,
     KeyedProcessFunction,
-    KinesisSource,
-    RabbitMQSource,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.connectors import JsonRowDeserializationSchema
+from turnback.connectors.kinesis import KinesisSource
+from turnback.connectors.rabbitmq import RabbitMQSource
 
 ROWS = JsonRowDeserializationSchema.builder().type_info("stream string, n bigint").build()
 

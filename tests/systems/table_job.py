@@ -20,12 +20,7 @@ from typing import Any
 from deltalake import write_deltalake
 from table_support import PLACES
 
-from turnback import (
-    KeyedProcessFunction,
-    Row,
-    StreamExecutionEnvironment,
-    ValueStateDescriptor,
-)
+from turnback import KeyedProcessFunction, Row, StreamExecutionEnvironment, ValueStateDescriptor
 from turnback.connectors.tables.delta import DeltaTarget
 from turnback.testing import LocalEngine
 from turnback.testing.crash_points import Countdown, Point, changes

@@ -12,7 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from turnback import DeltaSink, IcebergSink, Types
+from turnback import Types
+from turnback.connectors.tables import DeltaSink, IcebergSink
 from turnback.connectors.tables.sink import Mark, TableSink
 from turnback.sinks.base import CommitterContext, WriterContext, directory_digest
 from turnback.sinks.ownership import SinkIdentity

@@ -9,9 +9,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from table_support import POSTS, A, B, C, DeltaPlace, Job
 
-from turnback import DeltaSink, Types
+from turnback import Types
 from turnback.connectors.registry import sink_from_description
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.connectors.tables import DeltaSink
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import directory_digest, version_of
 
 

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from table_support import A, B, IcebergPlace, Job
 
-from turnback import IcebergSink, Types
+from turnback import Types
 from turnback.connectors.registry import sink_from_description
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.connectors.tables import IcebergSink
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import directory_digest, version_of
 
 

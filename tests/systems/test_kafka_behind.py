@@ -20,7 +20,7 @@ from test_kafka_lag import counted, group_offsets
 
 from services.kafka import KafkaBroker, connector_jars
 from turnback.connectors.kafka.check import KafkaSourceCheck
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.views.job import Job

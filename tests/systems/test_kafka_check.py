@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka.check import KafkaSourceCheck, kafka_cluster
 from turnback.connectors.kafka.lag import KafkaLagReader
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def check(servers, offset=None, **options) -> None:

@@ -19,13 +19,13 @@ from kafka_job import SinkJob, kafka_sink, values
 
 from services.kafka import PASSWORD, USER
 from services.process import free_port
-from turnback import DeliveryGuarantee
+from turnback.connectors.kafka import DeliveryGuarantee
 from turnback.connectors.kafka import client as kafka_client
 from turnback.connectors.kafka import sink as kafka_memory
 from turnback.connectors.kafka import sink as kafka_transactions
 from turnback.connectors.kafka.client import TransactionalProducer
 from turnback.connectors.kafka.sink import TransactionalDelivery
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.storage.local import LocalStorage
 

@@ -12,7 +12,7 @@ from ledger_targets import KafkaTarget
 from topic_reader import TopicReader
 
 from services.kafka import KafkaBroker
-from turnback import DeliveryGuarantee
+from turnback.connectors.kafka import DeliveryGuarantee
 
 # Each process is a copy of one that has imported everything, and has no client of Kafka yet.
 PROCESSES = multiprocessing.get_context("forkserver")

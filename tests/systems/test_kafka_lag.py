@@ -19,7 +19,7 @@ from turnback.connectors.kafka import lag as kafka_offsets
 from turnback.connectors.kafka.check import kafka_cluster
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.lag import KafkaLagReader
-from turnback.core.errors import TurnbackError
+from turnback.errors import TurnbackError
 from turnback.plan.sources import ReplayLimit, SourceLag
 
 NOW = int(time.time() * 1000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kafka_job import SinkJob, kafka_sink, numbers, values
 
-from turnback import DeliveryGuarantee
-from turnback.core.errors import SinkError
+from turnback.connectors.kafka import DeliveryGuarantee
+from turnback.errors import SinkError
 
 
 def test_an_epoch_that_is_published_again_writes_nothing(kafka, topic, directory):

@@ -10,13 +10,9 @@ import pytest
 from kafka_job import ByKey, SinkJob, kafka_sink
 
 from services.kafka import KafkaBroker
-from turnback import (
-    DeliveryGuarantee,
-    JsonRowSerializationSchema,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
-)
-from turnback.core.errors import ConfigurationError
+from turnback.connectors import JsonRowSerializationSchema
+from turnback.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
+from turnback.errors import ConfigurationError
 
 GUARANTEES = [DeliveryGuarantee.EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE]
 ROWS_OF_BOTH = [(f"k{n}", n) for n in range(20)]

@@ -10,12 +10,13 @@ import pytest
 
 from services.kinesis import KEYS, MIDDLE, REGION, KinesisServer
 from services.process import free_port
-from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.source_offsets import open_partitions
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.kinesis import KinesisOffsetsInitializer, KinesisSource
 from turnback.connectors.kinesis import client as kinesis_shards
 from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.kinesis.reader import KinesisReader
-from turnback.core.errors import ConfigurationError, SourceError
+from turnback.errors import ConfigurationError, SourceError
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
 from turnback.worker.message import EncodedError
 

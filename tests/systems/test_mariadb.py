@@ -12,7 +12,7 @@ from sql_contract import SqlContract
 from sql_server import Driver, MariaDb, Task, with_new_tables, write
 
 from services.mariadb import MariaDbServer
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import Types
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from services.process import free_port
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
-from turnback import RabbitMQOffsetsInitializer, RabbitMQSource, SimpleStringSchema
+from turnback.connectors import SimpleStringSchema
+from turnback.connectors.rabbitmq import RabbitMQOffsetsInitializer, RabbitMQSource
 from turnback.connectors.rabbitmq.client import FIRST, RabbitMQClient
 from turnback.connectors.rabbitmq.reader import RabbitMQReader, server_of
-from turnback.core.errors import ConfigurationError, SourceError
+from turnback.errors import ConfigurationError, SourceError
 from turnback.plan.sources import SourceLag
 from turnback.worker.message import EncodedError
 

@@ -13,8 +13,8 @@ import pytest
 
 from services.proxy import proxy_to
 from services.redis import PASSWORD, RedisServer
-from turnback import RedisSink
-from turnback.core.errors import ConfigurationError, FencedError, SinkError
+from turnback.connectors.redis import RedisSink
+from turnback.errors import ConfigurationError, FencedError, SinkError
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.testing import check_sink
 from turnback.testing.protocol_run import Promise

@@ -21,8 +21,7 @@ from deltalake.transaction import AddAction
 
 from simulation import delta_log
 from simulation.delta_log import Tables
-from turnback import DeltaSink
-from turnback.connectors.tables import delta
+from turnback.connectors.tables import DeltaSink, delta
 from turnback.connectors.tables.files import TableFile
 from turnback.connectors.tables.sink import ConflictError, Mark
 from turnback.sinks.base import CommitterContext

@@ -19,8 +19,7 @@ from simulation import databases
 from simulation.mariadb import MariaDbConnection
 from simulation.postgres import PostgresConnection
 from simulation.sql import Network, Server
-from turnback import MySqlSink, PostgresSink
-from turnback.connectors.sql import mysql
+from turnback.connectors.sql import MySqlSink, PostgresSink, mysql
 from turnback.connectors.sql.database import (
     HELPERS,
     Database,
@@ -31,7 +30,7 @@ from turnback.connectors.sql.database import (
     write_marker,
 )
 from turnback.connectors.sql.sink import SqlSink
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 
 SINK = "turnback:0123456789ab:job:sink"
 FIRST, SECOND = TransactionId(SINK, 1, 1, 0, 1, "x"), TransactionId(SINK, 1, 1, 0, 2, "x")

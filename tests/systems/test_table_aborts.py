@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from table_support import A, B, C, Job
 
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 
 
 class Unlucky:

@@ -8,7 +8,7 @@ import pytest
 from table_support import A, C, Job
 
 from turnback import Types
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def test_differences_to_the_table_are_named(job):

@@ -14,13 +14,13 @@ from table_support import A, B, C, DeltaPlace, IcebergPlace, Job
 
 from fake_job import FakeJob
 from job_support import Jobs, eventually
-from turnback import DeltaSink
 from turnback.cli.main import main
 from turnback.connectors.files.sink import FileSink
+from turnback.connectors.tables import DeltaSink
 from turnback.connectors.tables import compaction as table_compaction
 from turnback.connectors.tables.compaction import ConflictError, compact_table
-from turnback.core.errors import ConfigurationError, SinkError
 from turnback.driver.sinks import record_sinks
+from turnback.errors import ConfigurationError, SinkError
 from turnback.operations.compaction import compact
 
 

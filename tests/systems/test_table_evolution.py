@@ -12,10 +12,11 @@ from deltalake import write_deltalake
 from table_support import POSTS, A, DeltaPlace, IcebergPlace, Job
 
 from job_support import Jobs, eventually
-from turnback import DeltaSink, Types
+from turnback import Types
 from turnback.connectors.registry import sink_from_description
+from turnback.connectors.tables import DeltaSink
 from turnback.connectors.tables.files import ChangeKind, column_changes, sql_type
-from turnback.core.errors import ConfigurationError, TableChangedError
+from turnback.errors import ConfigurationError, TableChangedError
 from turnback.snapshot.find import load_savepoint
 from turnback.views.snapshots import describe
 

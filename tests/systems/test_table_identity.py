@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from table_support import A, B, C, Job
 
-from turnback.core.errors import ConfigurationError, FencedError
+from turnback.errors import ConfigurationError, FencedError
 from turnback.sinks.base import CommitterContext
 
 

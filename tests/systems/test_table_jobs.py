@@ -14,10 +14,10 @@ from table_support import DeltaPlace, Job
 
 from fake_job import FakeJob, schema
 from job_support import Jobs, eventually
-from turnback import DeltaSink
+from turnback.connectors.tables import DeltaSink
 from turnback.connectors.tables.delta import DeltaTarget
-from turnback.core.errors import ConfigurationError, JobFailedError, SinkError
 from turnback.driver.sinks import record_sinks
+from turnback.errors import ConfigurationError, JobFailedError, SinkError
 from turnback.operations.transactions import Action, list_transactions, settle
 from turnback.snapshot.find import load_savepoint
 from turnback.views.snapshots import describe

@@ -11,12 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from table_support import A, B, C, DeltaPlace, Job, posts
 
-from turnback import DeltaSink, IcebergSink
 from turnback.connectors.registry import sink_from_description
+from turnback.connectors.tables import DeltaSink, IcebergSink
 from turnback.connectors.tables import compaction as table_join
 from turnback.connectors.tables.files import TableTransaction
 from turnback.connectors.tables.sink import Mark, commit_marks, found_merge
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.sinks.ownership import SinkIdentity
 

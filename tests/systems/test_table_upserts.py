@@ -5,7 +5,7 @@ import pytest
 from table_support import A, B, C, Job, posts
 
 from turnback.connectors.tables.compaction import ConflictError
-from turnback.core.errors import ConfigurationError, NullKeyError
+from turnback.errors import ConfigurationError, NullKeyError
 from turnback.sinks.base import version_of
 
 

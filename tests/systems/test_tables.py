@@ -9,7 +9,7 @@ from table_support import A, B, C, Job, posts
 
 from turnback.connectors.tables.compaction import ConflictError
 from turnback.connectors.tables.files import TableFile, TableTransaction
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 
 

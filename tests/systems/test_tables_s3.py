@@ -10,7 +10,7 @@ from pyiceberg.catalog import load_catalog
 from table_support import A, B, C, Job
 
 from services.s3 import S3Server, s3_server
-from turnback import DeltaSink, IcebergSink
+from turnback.connectors.tables import DeltaSink, IcebergSink
 from turnback.storage.open import open_storage
 
 

@@ -18,17 +18,17 @@ from pathlib import Path
 from kafka_job import kafka_sink
 
 from turnback import (
-    DeltaSink,
-    JsonRowDeserializationSchema,
-    KafkaSource,
     KeyedProcessFunction,
-    PostgresSink,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from turnback.connectors import JsonRowDeserializationSchema
+from turnback.connectors.kafka import KafkaSource
+from turnback.connectors.sql import PostgresSink
+from turnback.connectors.tables import DeltaSink
 from turnback.spark.session import spark_session
 
 JOB = "three-targets"

@@ -3,7 +3,7 @@
 import pytest
 
 from interleaving import SEED, InterleavedStorage, Interleaving, replayable, seeds
-from turnback.core.errors import AlreadyExistsError
+from turnback.errors import AlreadyExistsError
 from turnback.storage.open import MemoryStorage
 
 

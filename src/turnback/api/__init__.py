@@ -1,0 +1,5 @@
+"""What a program is built with: the environment, its streams, and jobs once they run."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.config.option import positive
 from turnback.config.options import MAX_PARALLELISM
-from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.units import parse_size
+from turnback.errors import ConfigurationError, PlanError
 from turnback.functions.base import (
     FilterFunction,
     FlatMapFunction,

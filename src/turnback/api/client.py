@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from turnback.api.arguments import path_text
 from turnback.config.checkpointing import SavepointFormat
 from turnback.config.configuration import location
-from turnback.core.errors import CheckpointError
 from turnback.driver.job import JobReport
+from turnback.errors import CheckpointError
 from turnback.job.request import RequestKind, RequestSpec
 
 if TYPE_CHECKING:

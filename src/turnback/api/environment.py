@@ -45,11 +45,11 @@ from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.connectors.record_source import RecordSource, check_source
 from turnback.connectors.registry import sink_from_description
-from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.masking import mask_text
 from turnback.core.units import parse_duration
 from turnback.driver.job import ClaimMode, JobReport, JobSpec
+from turnback.errors import ConfigurationError, PlanError
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.job.alerts import check_command
 from turnback.job.run import (

@@ -13,8 +13,8 @@ from turnback.api.arguments import path_text
 from turnback.config.configuration import Configuration, job_root, location
 from turnback.config.configuration import storage_options as configured_options
 from turnback.core.clock import SystemClock
-from turnback.core.errors import JobNotFoundError
 from turnback.core.ids import segment_name
+from turnback.errors import JobNotFoundError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot import lookup
 from turnback.state.files import StorageRef

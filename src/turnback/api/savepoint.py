@@ -11,7 +11,7 @@ import msgspec
 from turnback.api.arguments import path_text
 from turnback.checkpoint.manifest import Manifest, OperatorInfo
 from turnback.config.configuration import location as absolute
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.errors import ConfigurationError, IncompatibleStateError
 from turnback.plan.plan import Plan
 from turnback.snapshot.diff import Change, state_ids, state_pair
 from turnback.snapshot.directory import SavepointDirectory

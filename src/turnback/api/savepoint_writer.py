@@ -13,8 +13,8 @@ from turnback.config.checkpointing import SavepointFormat
 from turnback.config.configuration import location
 from turnback.connectors.kafka.source import kafka_position
 from turnback.core.clock import SystemClock
-from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.errors import ConfigurationError, StateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.job.request import check_label
 from turnback.snapshot.directory import SavepointDirectory

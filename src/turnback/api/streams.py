@@ -18,8 +18,8 @@ from turnback.api.arguments import (
     returned_type,
 )
 from turnback.api.client import JobClient
-from turnback.core.errors import PlanError, TurnbackError, UnsupportedTypeError
 from turnback.core.ids import check_uid
+from turnback.errors import PlanError, TurnbackError, UnsupportedTypeError
 from turnback.functions.aggregates import (
     Aggregate,
     Aggregation,

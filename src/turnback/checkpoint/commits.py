@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
+from turnback.errors import ConfigurationError, NotFoundError, SinkError
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal
 

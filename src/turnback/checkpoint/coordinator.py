@@ -22,7 +22,8 @@ from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles, Retenti
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.checkpointing import ExternalizedCheckpointRetention as Retain
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.units import format_duration
+from turnback.errors import (
     CheckpointError,
     CheckpointTimeoutError,
     ConfigurationError,
@@ -30,7 +31,6 @@ from turnback.core.errors import (
     FencedError,
     SinkError,
 )
-from turnback.core.units import format_duration
 from turnback.job.history import CheckpointStats, Event, History
 from turnback.job.status import CheckpointInProgress
 

@@ -32,7 +32,7 @@ from turnback.checkpoint.manifest import (
     encode,
     read_newest,
 )
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     CheckpointError,
     CheckpointNotFoundError,

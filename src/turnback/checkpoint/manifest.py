@@ -12,7 +12,7 @@ from functools import cached_property
 
 import msgspec
 
-from turnback.core.errors import (
+from turnback.errors import (
     UNDECODABLE,
     CheckpointNotFoundError,
     CorruptFileError,

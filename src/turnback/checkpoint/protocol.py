@@ -29,7 +29,7 @@ from turnback.checkpoint.manifest import EpochCut, Fence, Manifest
 from turnback.checkpoint.retention import Retention
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.clock import Clock
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     CheckpointTimeoutError,
     ConfigurationError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 
 _LOG = logging.getLogger(__name__)
 # Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnback import errors
 from turnback.cli.output import Output, printable
-from turnback.core import errors
 
 if TYPE_CHECKING:
     from turnback.config.configuration import Configuration

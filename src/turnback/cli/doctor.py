@@ -17,8 +17,8 @@ from turnback.cli.command import command
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column
 from turnback.config.configuration import spark_options
-from turnback.core.errors import ConfigurationError, SparkUnavailableError, StorageError
 from turnback.core.units import format_size
+from turnback.errors import ConfigurationError, SparkUnavailableError, StorageError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -14,8 +14,8 @@ from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Cell, Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
 from turnback.cli.restoring import restore_text
-from turnback.core.errors import ConfigurationError, NotFoundError, StorageError
 from turnback.core.units import format_age
+from turnback.errors import ConfigurationError, NotFoundError, StorageError
 
 if TYPE_CHECKING:
     from turnback.job.alerts import Hooks, JobWatch

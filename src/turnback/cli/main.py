@@ -15,8 +15,8 @@ from click.shell_completion import shell_complete
 from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Group, write_options, write_section
 from turnback.cli.context import AlreadyPrintedError, ExitCode, exit_code
 from turnback.cli.output import Output
-from turnback.core.errors import TurnbackError
 from turnback.core.masking import mask_text
+from turnback.errors import TurnbackError
 
 COMMANDS = {
     "Run": {

@@ -20,8 +20,8 @@ from turnback.cli.parameters import (
     yes_option,
 )
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import ConfigurationError
 from turnback.core.units import format_duration, format_size, parse_duration
+from turnback.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from turnback.operations.compaction import CompactedTable

@@ -10,7 +10,8 @@ import click
 
 from turnback.cli.command import argument, flag, make_cli
 from turnback.cli.context import Cli
-from turnback.core.errors import (
+from turnback.core.ids import check_job_name
+from turnback.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
@@ -19,7 +20,6 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
-from turnback.core.ids import check_job_name
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch

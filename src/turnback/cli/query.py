@@ -23,7 +23,7 @@ from turnback.cli.parameters import (
     snapshot_argument,
     state_option,
 )
-from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
+from turnback.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

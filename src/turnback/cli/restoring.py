@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from turnback.cli.context import Cli
-from turnback.core.errors import StorageError
 from turnback.core.units import format_age
+from turnback.errors import StorageError
 
 if TYPE_CHECKING:
     from turnback.cli.output import Output

@@ -30,7 +30,7 @@ from turnback.cli.parameters import (
     snapshot_location,
 )
 from turnback.cli.restoring import restore_bar
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     IncompatibleStateError,
     JobFailedError,

@@ -12,7 +12,7 @@ from turnback.cli.command import command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column, Output, Value, value_text
 from turnback.cli.parameters import find_state, snapshot_argument, state_option, yes_option
-from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from turnback.snapshot.snapshot import Snapshot, StateRow

@@ -15,8 +15,8 @@ from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Cell, Column, Value
 from turnback.cli.parameters import yes_option
-from turnback.core.errors import ConfigurationError, StillNeededError, StorageError
 from turnback.core.units import format_size
+from turnback.errors import ConfigurationError, StillNeededError, StorageError
 
 if TYPE_CHECKING:
     from turnback.launch.runs import Runs

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from turnback.config.option import Settings, choice, count, duration_field, flag, option_field, text
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 _CHECKPOINTING = "execution.checkpointing"
 _MINIMUM_MS = 10

@@ -23,7 +23,7 @@ from turnback.config.options import (
     suggestion,
 )
 from turnback.config.restart import RESTART_TYPE, restart_kind
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 class Precedence(IntEnum):

@@ -8,9 +8,9 @@ from enum import Enum
 from os import PathLike, fspath
 from typing import Any, Self
 
-from turnback.core.errors import ConfigurationError
 from turnback.core.masking import MASKED, mask_text
 from turnback.core.units import duration_setting, parse_duration, parse_size
+from turnback.errors import ConfigurationError
 
 Parser = Callable[[str, Any], Any]
 """Takes the key as it was written and its value; raises ConfigurationError naming the key."""

@@ -22,9 +22,9 @@ from turnback.config.option import (
 )
 from turnback.config.restart import RESTART_OPTIONS, limit, written_limit
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
-from turnback.core.errors import ConfigurationError
 from turnback.core.masking import is_secret_name
 from turnback.core.units import duration_setting, size_setting
+from turnback.errors import ConfigurationError
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
 

@@ -20,8 +20,8 @@ from turnback.config.option import (
     option_field,
     read_options,
 )
-from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_duration
+from turnback.errors import ConfigurationError
 
 RESTART_TYPE = "restart-strategy.type"
 RESTART_KINDS = ("fixed-delay", "failure-rate", "exponential-delay")

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from turnback.config.option import Parser, Settings, duration, option_field, text
-from turnback.core.errors import ConfigurationError
 from turnback.core.units import duration_setting
+from turnback.errors import ConfigurationError
 
 _OFF = "off"
 _LEAST_MS = 1_000

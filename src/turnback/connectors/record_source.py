@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from turnback.config.option import nonempty_text, positive
-from turnback.core.errors import ConfigurationError, PlanError
-from turnback.functions.event_time import WatermarkStrategy
-from turnback.plan.bad_records import MalformedPolicy, malformed_policy
-from turnback.plan.graph import SourceCheck
-from turnback.plan.sources import OpenLagReader
-from turnback.sinks.schemas import (
+from turnback.connectors.schemas import (
     DeserializationSchema,
     JsonRowDeserializationSchema,
     SimpleStringSchema,
 )
+from turnback.errors import ConfigurationError, PlanError
+from turnback.functions.event_time import WatermarkStrategy
+from turnback.plan.bad_records import MalformedPolicy, malformed_policy
+from turnback.plan.graph import SourceCheck
+from turnback.plan.sources import OpenLagReader
 from turnback.values.columns import stream_columns
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types

@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
-from turnback.core.errors import ConfigurationError, TurnbackError
+from turnback.connectors.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.errors import ConfigurationError, TurnbackError
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN, partition_number
-from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
 from turnback.spark.sources import CORRUPT_COLUMN, PERMISSIVE, placed_text
 from turnback.values.columns import stream_ddl
 from turnback.values.typeinfo import quote_name

@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
-from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.core.masking import hide, password_of, without_secret_parameters
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     CommitterContext,
     WriterContext,

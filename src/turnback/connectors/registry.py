@@ -15,7 +15,7 @@ import msgspec
 from turnback.connectors.files.staging import KIND as FILE
 from turnback.connectors.files.staging import StagedFile, explain_file
 from turnback.connectors.tables.files import TABLE_KINDS, TableTransaction
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 from turnback.sinks.base import CommitterContext, Sink, TransactionInfo, handle_kind, sink_label
 from turnback.sinks.memory import explain_inline
 from turnback.sinks.staged_elements import KIND as STAGED

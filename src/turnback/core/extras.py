@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def require(module: str, extra: str, wanted_by: str) -> Any:

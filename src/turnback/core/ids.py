@@ -7,7 +7,7 @@ import unicodedata
 from hashlib import blake2b
 from urllib.parse import unquote_to_bytes
 
-from turnback.core.errors import ConfigurationError, PlanError, TurnbackError
+from turnback.errors import ConfigurationError, PlanError, TurnbackError
 
 _MAX_NAME = 200
 # File systems allow 255 bytes; some room is left for what others add to a segment.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 MASKED = "****"
 

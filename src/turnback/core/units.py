@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 _DURATION_UNITS = {
     name: Decimal(ms)

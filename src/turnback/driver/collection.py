@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, PlanError
+from turnback.errors import ElementTypeError, PlanError
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.values.row import Row

@@ -15,12 +15,12 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, RedriveProgress
 from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import FencedError, StorageError
 from turnback.core.units import format_age
 from turnback.driver.engine import Engine
 from turnback.driver.job import JobSpec
 from turnback.driver.sinks import JobSinks
 from turnback.driver.source_monitor import SourceIdentities
+from turnback.errors import FencedError, StorageError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
 from turnback.job.run import RunDirectory

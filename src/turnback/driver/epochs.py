@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import EpochCut, OperatorInfo, add_malformed, malformed_counts
 from turnback.core.clock import Clock
-from turnback.core.errors import EpochConflictError
 from turnback.driver.context import AttemptContext, JobContext
 from turnback.driver.engine import Engine, EpochInput, Query
 from turnback.driver.event_time import EventTime
 from turnback.driver.job import EpochStats, JobSpec
 from turnback.driver.metrics import Meter, Records, total
 from turnback.driver.redrive import RedriveInput
+from turnback.errors import EpochConflictError
 from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Level

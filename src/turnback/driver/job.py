@@ -12,14 +12,14 @@ from importlib.metadata import version
 from turnback.config.checkpointing import CheckpointSettings, SavepointSettings
 from turnback.config.restart import RestartStrategyConfiguration
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
-from turnback.core.errors import (
+from turnback.core.masking import mask_arguments, mask_text
+from turnback.errors import (
     FINAL,
     JobFailedError,
     SparkUnavailableError,
     TurnbackError,
     UserFunctionError,
 )
-from turnback.core.masking import mask_arguments, mask_text
 from turnback.functions.partitioning import KeySpec
 from turnback.job.run import RunDirectory, StartedProgram
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from turnback.checkpoint.manifest import Fence, RedriveProgress
 from turnback.core.clock import Clock
-from turnback.core.errors import TurnbackError
 from turnback.driver.restore_plan import RestorePlan
+from turnback.errors import TurnbackError
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.plan.bad_records import ErrorPolicy, LetterId, decode_letter
 from turnback.plan.plan import Plan

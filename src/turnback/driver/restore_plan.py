@@ -11,7 +11,11 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import END_OF_TIME, Fence, Manifest, SourcePosition
-from turnback.core.errors import (
+from turnback.driver.context import JobContext
+from turnback.driver.engine import stream_names
+from turnback.driver.job import ClaimMode
+from turnback.driver.sinks import JobSinks, claim_targets
+from turnback.errors import (
     FINAL,
     ConfigurationError,
     CorruptFileError,
@@ -19,10 +23,6 @@ from turnback.core.errors import (
     SinkError,
     SourceError,
 )
-from turnback.driver.context import JobContext
-from turnback.driver.engine import stream_names
-from turnback.driver.job import ClaimMode
-from turnback.driver.sinks import JobSinks, claim_targets
 from turnback.job.directory import JobDirectory
 from turnback.job.status import JobState
 from turnback.plan.plan import Plan

@@ -16,15 +16,6 @@ from msgspec.structs import replace
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, StartPoint
 from turnback.core.clock import Clock
-from turnback.core.errors import (
-    FINAL,
-    REPLACED,
-    ChangedFilesError,
-    FencedError,
-    StorageError,
-    TableChangedError,
-    TurnbackError,
-)
 from turnback.driver.attempt import Attempt
 from turnback.driver.context import AttemptContext, FenceGuard, Heartbeat, JobContext
 from turnback.driver.engine import Engine
@@ -52,6 +43,15 @@ from turnback.driver.restore_plan import (
 from turnback.driver.service import RequestService
 from turnback.driver.sinks import JobSinks
 from turnback.driver.source_monitor import Positions, ReplayLimits, SourceMonitor, total_lag
+from turnback.errors import (
+    FINAL,
+    REPLACED,
+    ChangedFilesError,
+    FencedError,
+    StorageError,
+    TableChangedError,
+    TurnbackError,
+)
 from turnback.job.alerts import Hooks, JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, FilesChanged, History, JobEnded, Restarting

@@ -12,14 +12,14 @@ from typing import TypeVar
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import END_OF_TIME, Manifest, encode
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.driver.context import JobContext
+from turnback.driver.engine import Engine, Task
+from turnback.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
     TurnbackError,
 )
-from turnback.driver.context import JobContext
-from turnback.driver.engine import Engine, Task
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, surplus
 from turnback.job.directory import JobDirectory
 from turnback.job.request import Request, RequestKind, RequestOrigin, RequestProgress

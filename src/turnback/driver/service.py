@@ -11,7 +11,11 @@ from typing import Protocol
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint
-from turnback.core.errors import (
+from turnback.driver.attempt import Attempt
+from turnback.driver.context import FenceGuard, JobContext
+from turnback.driver.job import describe_error
+from turnback.driver.savepoints import JobSavepoints
+from turnback.errors import (
     CheckpointError,
     CorruptFileError,
     FencedError,
@@ -20,10 +24,6 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
-from turnback.driver.attempt import Attempt
-from turnback.driver.context import FenceGuard, JobContext
-from turnback.driver.job import describe_error
-from turnback.driver.savepoints import JobSavepoints
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.request import (

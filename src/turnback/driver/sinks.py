@@ -11,7 +11,7 @@ import msgspec
 from turnback.checkpoint.commits import EpochCommitter
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.core.errors import CorruptFileError, TurnbackError
+from turnback.errors import CorruptFileError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Operator, Plan

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.clock import Clock
-from turnback.core.errors import TurnbackError
+from turnback.errors import TurnbackError
 from turnback.job.catalog import Replays, SavepointCatalog, SavepointReplay
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag

@@ -1,0 +1,5 @@
+"""What users write: functions, their state and contexts, aggregates."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

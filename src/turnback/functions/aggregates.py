@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from turnback.core.errors import ElementTypeError, PlanError
+from turnback.errors import ElementTypeError, PlanError
 from turnback.functions.base import KeyedBatchFunction, KeyedColumns, ReduceFunction, RuntimeContext
 from turnback.functions.descriptors import ValueStateDescriptor
 from turnback.functions.partitioning import KeySpec

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.base import Function, RuntimeContext, declared_states
 
 ResultPredicate = Callable[[list[Any]], bool]

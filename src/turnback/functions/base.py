@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.base import Function, RuntimeContext, TimerFunction
 from turnback.functions.descriptors import MapStateDescriptor, StateDescriptor
 from turnback.functions.event_time import TimeDomain, TimerService

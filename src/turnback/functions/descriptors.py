@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
-from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.core.ids import check_state_name
+from turnback.errors import StateError, UnsupportedTypeError
 from turnback.functions.event_time import Duration, as_milliseconds
 from turnback.values.hints import as_type
 from turnback.values.serializer import Serializer

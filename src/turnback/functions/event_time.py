@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Protocol
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.values.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 
 MIN_TIME = -(2**63)

@@ -34,15 +34,15 @@ import msgspec
 
 from turnback.config.watchdog import AlertSettings
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.masking import mask_text
+from turnback.core.units import describe_exit
+from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     CorruptFileError,
     FormatVersionError,
     TurnbackError,
 )
-from turnback.core.masking import mask_text
-from turnback.core.units import describe_exit
 from turnback.job.directory import JobDirectory
 from turnback.job.liveness import (
     LOST,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
 from turnback.core.ids import check_id, is_id
+from turnback.errors import CorruptFileError, FormatVersionError, NotFoundError
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import decode_document, encode_document
 

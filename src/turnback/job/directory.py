@@ -29,7 +29,8 @@ from urllib.parse import quote
 import msgspec
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.ids import check_job_name, path_segment
+from turnback.errors import (
     UNDECODABLE,
     AlreadyExistsError,
     ConfigurationError,
@@ -39,7 +40,6 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.core.ids import check_job_name, path_segment
 from turnback.job.catalog import Replays
 from turnback.job.run import ProcessId, StartedProgram
 from turnback.job.status import FORMAT as STATUS_FORMAT

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from turnback.core.clock import Clock
-from turnback.core.errors import UNDECODABLE, NotFoundError, StorageError
+from turnback.errors import UNDECODABLE, NotFoundError, StorageError
 from turnback.storage.base import Storage
 
 

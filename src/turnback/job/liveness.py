@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from turnback.core.errors import UNDECODABLE, TurnbackError
 from turnback.core.units import format_age
+from turnback.errors import UNDECODABLE, TurnbackError
 from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import AttemptProgress, JobState, Lag, RestoreProgress, Status
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import AlreadyExistsError, CorruptFileError
+from turnback.errors import AlreadyExistsError, CorruptFileError
 from turnback.plan.bad_records import LetterId, decode_letter
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import encode_document, read_document

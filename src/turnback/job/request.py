@@ -7,8 +7,8 @@ from enum import StrEnum
 import msgspec
 
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import ConfigurationError, NotFoundError
 from turnback.core.ids import check_id, check_printable
+from turnback.errors import ConfigurationError, NotFoundError
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.status import JobState
 

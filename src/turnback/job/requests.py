@@ -18,14 +18,14 @@ from typing import TypeVar
 import msgspec
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.ids import check_id, is_id
+from turnback.errors import (
     AlreadyExistsError,
     CorruptFileError,
     FormatVersionError,
     NotFoundError,
     StorageError,
 )
-from turnback.core.ids import check_id, is_id
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
     Request,

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from turnback.core import errors
-from turnback.core.errors import UNDECODABLE, ConfigurationError, NotFoundError, TurnbackError
+from turnback import errors
 from turnback.core.masking import mask_arguments, mask_code, mask_text, mask_value
+from turnback.errors import UNDECODABLE, ConfigurationError, NotFoundError, TurnbackError
 from turnback.storage.local import LocalStorage
 
 LAUNCH_VARIABLE = "TURNBACK_LAUNCH"

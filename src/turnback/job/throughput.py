@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from turnback.core.clock import Clock
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.storage.base import Storage
 from turnback.storage.envelope import encode_document, read_document
 

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from turnback.core.errors import JobFailedError, TurnbackError
 from turnback.core.masking import mask_text
+from turnback.errors import JobFailedError, TurnbackError
 from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunError
 from turnback.launch.program import run_script
 

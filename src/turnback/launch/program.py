@@ -23,8 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from turnback.core.errors import UNDECODABLE, ConfigurationError, StorageError
 from turnback.core.masking import mask_arguments
+from turnback.errors import UNDECODABLE, ConfigurationError, StorageError
 from turnback.job.run import Launch, ProcessId, RunDirectory
 
 _LOG = logging.getLogger("turnback.launch.program")  # this is the main module, by another name

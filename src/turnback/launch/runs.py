@@ -16,7 +16,7 @@ from typing import NamedTuple, TextIO
 
 import msgspec
 
-from turnback.core.errors import UNDECODABLE, ConfigurationError
+from turnback.errors import UNDECODABLE, ConfigurationError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests

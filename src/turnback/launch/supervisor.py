@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from turnback.config.restart import RestartStrategy, restart_from_configuration
 from turnback.config.watchdog import AlertSettings
-from turnback.core.errors import (
+from turnback.core.units import describe_exit, format_duration
+from turnback.errors import (
     FINAL,
     REPLACED,
     UNDECODABLE,
@@ -29,7 +30,6 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
-from turnback.core.units import describe_exit, format_duration
 from turnback.job.alerts import Hooks, JobWatch
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import RequestKind

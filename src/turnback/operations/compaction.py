@@ -13,8 +13,8 @@ from contextlib import redirect_stdout
 from turnback.connectors.registry import sink_from_description
 from turnback.connectors.tables.files import TABLE_KINDS
 from turnback.connectors.tables.sink import TableSink
-from turnback.core.errors import ConfigurationError, JobNotFoundError
 from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
+from turnback.errors import ConfigurationError, JobNotFoundError
 from turnback.sinks.base import Sink
 from turnback.views.job import Job
 from turnback.views.model import View

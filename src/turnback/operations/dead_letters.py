@@ -12,8 +12,8 @@ from typing import Any, TextIO
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import ConfigurationError, NotFoundError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, NotFoundError
 from turnback.job.redrive import RedriveInbox
 from turnback.plan.bad_records import decode_letter
 from turnback.views.job import Job

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     JobInUseError,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.retention import attempt_of
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     ConfigurationError,
     JobNotFoundError,

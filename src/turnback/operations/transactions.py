@@ -22,15 +22,15 @@ from turnback.connectors.registry import (
     staged_orphans,
 )
 from turnback.core.clock import SystemClock
-from turnback.core.errors import (
+from turnback.driver.restore_plan import abandoned_output
+from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
+from turnback.errors import (
     ConfigurationError,
     JobInUseError,
     JobNotFoundError,
     SinkError,
     TurnbackError,
 )
-from turnback.driver.restore_plan import abandoned_output
-from turnback.driver.sinks import SinkRecord, committer_context, recorded_sinks
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.liveness import liveness_of
 from turnback.sinks.base import (

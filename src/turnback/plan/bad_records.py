@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, MalformedRecordError, PlanError
+from turnback.errors import ConfigurationError, MalformedRecordError, PlanError
 from turnback.values.typeinfo import Descriptor, RowTypeInfo, TypeInfo, Types
 
 

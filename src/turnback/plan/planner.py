@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
+from turnback.errors import PlanError, UnsupportedTypeError
 from turnback.functions.base import Function, KeyedBatchFunction, declared_states
 from turnback.functions.operator_state import has_operator_state
 from turnback.functions.partitioning import SINGLE_TASK, KeySpec, Partitioning

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import xxhash
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.plan.bad_records import plain_path
 
 

@@ -1,0 +1,5 @@
+"""What a sink is made of, and templates for sinks of one's own."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

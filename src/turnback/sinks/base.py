@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, FencedError, SinkError, TurnbackError
+from turnback.errors import ConfigurationError, FencedError, SinkError, TurnbackError
 from turnback.state.files import StorageRef
 from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 from turnback.sinks.base import CommitterContext, sink_label
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import (

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

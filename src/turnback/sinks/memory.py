@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
+from turnback.errors import ConfigurationError, SinkError, TurnbackError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

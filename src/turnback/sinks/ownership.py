@@ -13,14 +13,14 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from turnback.core.errors import (
+from turnback.core.ids import path_segment, segment_name
+from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     NotFoundError,
     SinkError,
     StorageError,
 )
-from turnback.core.ids import path_segment, segment_name
 from turnback.sinks.base import CommitterContext, WriterContext, sink_label
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal

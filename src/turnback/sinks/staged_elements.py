@@ -16,7 +16,7 @@ from itertools import groupby
 import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import NotFoundError, SinkError, StorageError
+from turnback.errors import NotFoundError, SinkError, StorageError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     CommitterContext,

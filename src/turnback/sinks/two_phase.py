@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

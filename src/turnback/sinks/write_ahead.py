@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from turnback.core.errors import SinkError, StorageError
+from turnback.errors import SinkError, StorageError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     Committer,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     CheckpointNotFoundError,
     ConfigurationError,

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from turnback.core.errors import ElementTypeError, UnsupportedTypeError
 from turnback.core.units import format_duration
+from turnback.errors import ElementTypeError, UnsupportedTypeError
 from turnback.functions.descriptors import EvolutionRules, StateDescriptor
 from turnback.state.schema import SINGLE_KINDS, KeySchema, StateSchema, StateTtl
 from turnback.values.coerce import short_repr

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from turnback.checkpoint.log import DIRECTORY, CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import (
+from turnback.errors import (
     AmbiguousJobError,
     CheckpointNotFoundError,
     ConfigurationError,

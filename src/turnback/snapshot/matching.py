@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.functions.base import Function, declared_states, user_function
 from turnback.functions.broadcast import BroadcastOperator
 from turnback.functions.descriptors import StateDescriptor, ValueStateDescriptor

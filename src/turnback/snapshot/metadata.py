@@ -20,7 +20,7 @@ from turnback.checkpoint.manifest import (
     SourcePosition,
 )
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     UNDECODABLE,
     CorruptFileError,
     FormatVersionError,

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from turnback.core.errors import CorruptFileError
 from turnback.core.ids import path_segment
+from turnback.errors import CorruptFileError
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.snapshot.table import StateTable
 from turnback.state.delta import bounded_tables

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import ConfigurationError, IncompatibleStateError, TurnbackError
 from turnback.core.units import format_size
+from turnback.errors import ConfigurationError, IncompatibleStateError, TurnbackError
 from turnback.functions.base import user_function
 from turnback.functions.descriptors import StateDescriptor
 from turnback.plan.plan import Plan, SourcePlan

@@ -14,7 +14,7 @@ import msgspec
 
 from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
-from turnback.core.errors import CorruptFileError, NotFoundError, StateError, UnsupportedTypeError
+from turnback.errors import CorruptFileError, NotFoundError, StateError, UnsupportedTypeError
 from turnback.snapshot.metadata import (
     FileEntry,
     Origin,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import ElementTypeError, IncompatibleStateError, StateError, TurnbackError
+from turnback.errors import ElementTypeError, IncompatibleStateError, StateError, TurnbackError
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
 from turnback.state.expiry import update_times, with_times, without_times

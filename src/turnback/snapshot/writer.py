@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.checkpoint.manifest import LogFile, Manifest, OperatorInfo, SourcePosition
-from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_state_name, check_uid
+from turnback.errors import ConfigurationError, StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
 from turnback.snapshot.parts import PartsWriter, state_directory, write_parts
 from turnback.snapshot.snapshot import (

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.elements import decode_elements
 from turnback.sinks.ownership import SinkIdentity

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.checkpoint.source_offsets import open_partitions
-from turnback.core.errors import EpochConflictError, SourceError
 from turnback.driver.collection import encode_collection
 from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
+from turnback.errors import EpochConflictError, SourceError
 from turnback.functions.base import needs_closing
 from turnback.plan.bad_records import MalformedPolicy, plain_path
 from turnback.plan.graph import NodeKind

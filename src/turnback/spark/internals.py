@@ -28,9 +28,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from turnback.core.errors import CheckpointError
 from turnback.core.units import describe_exit
 from turnback.driver.positions import SIZE
+from turnback.errors import CheckpointError
 
 _STATEFUL = frozenset(
     {

@@ -21,8 +21,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from turnback.core.errors import ConfigurationError, SparkUnavailableError
 from turnback.core.units import describe_exit
+from turnback.errors import ConfigurationError, SparkUnavailableError
 from turnback.spark.class_archive import ClassArchive, java_program, spark_home
 from turnback.spark.internals import (
     NEWEST,

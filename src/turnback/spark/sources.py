@@ -18,9 +18,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from turnback.core.errors import MalformedRecordError, PlanError
 from turnback.driver.collection import GivenElements
 from turnback.driver.engine import stream_names
+from turnback.errors import MalformedRecordError, PlanError
 from turnback.plan.bad_records import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.plan.plan import Plan, SourcePlan
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import ConfigurationError, StateError, UnsupportedTypeError
 from turnback.driver.engine import Task
+from turnback.errors import ConfigurationError, StateError, UnsupportedTypeError
 from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, StatePair
 from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
 from turnback.snapshot.numbering import NumberedReader

@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from turnback.core.errors import TurnbackError
 from turnback.driver.engine import Task
+from turnback.errors import TurnbackError
 from turnback.state.files import StorageRef, storage_of
 from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type

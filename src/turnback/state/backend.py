@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.core.errors import PlanError, StateError
+from turnback.errors import PlanError, StateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.state.delta import DeltaBuilder
 from turnback.state.expiry import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from turnback.core.errors import UNDECODABLE, CorruptFileError, FormatVersionError, StateError
+from turnback.errors import UNDECODABLE, CorruptFileError, FormatVersionError, StateError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.envelope import check, digest

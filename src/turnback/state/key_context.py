@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.state.schema import GROUPS, component, wrapped_size
 from turnback.state.stores import LocalStore
 from turnback.values.keys import KeyCodec

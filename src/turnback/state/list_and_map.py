@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.state.delta import DeltaBuilder
 from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.schema import StateSchema, component, split_sub, wrapped_size

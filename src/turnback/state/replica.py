@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from turnback.core.errors import (
+from turnback.errors import (
     UNDECODABLE,
     ConfigurationError,
     IncompatibleStateError,

@@ -31,7 +31,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from turnback.core.errors import LocalStoreError
+from turnback.errors import LocalStoreError
 from turnback.state.stores import MARKER, Changes, LocalStore, apply_changes, prefix_end
 
 _BLOCK_CACHE = 64 << 20  # for all stores of a process: cached blocks, indexes and filters

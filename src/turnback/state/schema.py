@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
-from turnback.core.errors import UnsupportedTypeError
+from turnback.errors import UnsupportedTypeError
 from turnback.values.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:

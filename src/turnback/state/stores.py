@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import lmdb
 
-from turnback.core.errors import LocalStoreError
+from turnback.errors import LocalStoreError
 
 
 class Changes(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.state.backend import Handle, KeyedStateBackend, sub_codec
 from turnback.state.delta import DeltaBuilder

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.state.delta import DeltaBuilder
 from turnback.state.key_context import MISSING, KeyContext, restore_entry
 from turnback.state.schema import StateSchema, state_prefix

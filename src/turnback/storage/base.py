@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Protocol
 
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
     NotFoundError,

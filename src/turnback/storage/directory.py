@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.storage.base import TEMPORARY
 
 _PRIVATE = ".private-"

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from turnback.core.errors import UNDECODABLE, CorruptFileError, FormatVersionError, NotFoundError
+from turnback.errors import UNDECODABLE, CorruptFileError, FormatVersionError, NotFoundError
 from turnback.storage.base import Storage
 
 

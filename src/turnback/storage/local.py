@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from urllib.parse import quote
 
-from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import TEMPORARY, split_path, split_prefix
 from turnback.storage.directory import (
     Access,

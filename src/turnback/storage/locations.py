@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from turnback.core.errors import ConfigurationError
 from turnback.core.ids import check_job_name, path_segment
+from turnback.errors import ConfigurationError
 
 _METADATA = "/_metadata.json"
 

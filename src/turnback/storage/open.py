@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote
 
-from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import Storage, split_path, split_prefix
 from turnback.storage.local import LocalStorage
 from turnback.storage.s3 import S3Storage

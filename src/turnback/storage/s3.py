@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from turnback.config.options import S3_OPTIONS
-from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.core.units import parse_duration
+from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import split_path, split_prefix
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.base import Sink
 from turnback.sinks.idempotent import IdempotentSink
 from turnback.sinks.two_phase import TwoPhaseCommitSink

@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 
 from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
-from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.driver.collection import encode_collection
 from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
+from turnback.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.plan.bad_records import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.plan.plan import Channel, Plan, Routing
 from turnback.plan.sources import PARTITION_COLUMN, EpochLimit

@@ -11,8 +11,8 @@ from typing import Any
 
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
 from turnback.driver.job import JobReport
+from turnback.errors import ConfigurationError, NotFoundError, TurnbackError
 from turnback.job.directory import STATUS, JobDirectory
 from turnback.testing.crash_points import POINTS
 from turnback.testing.engine import LocalDriver, LocalEngine

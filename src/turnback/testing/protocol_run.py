@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.base import (
     ClosingCommitter,
     Committer,

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import Committer, CommitterContext, Sink, WriterContext
 from turnback.spark.pickling import pickle_by_value
 from turnback.testing.protocol_run import (

@@ -24,9 +24,9 @@ from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.streams import DataStream
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.option import positive
-from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.driver.collection import GivenElements
 from turnback.driver.positions import SIZE
+from turnback.errors import ConfigurationError, PlanError, StateError
 from turnback.job.directory import JobDirectory
 from turnback.plan.bad_records import MALFORMED_COLUMN, PLACED_TEXT, with_malformed
 from turnback.plan.graph import StreamGraph

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import PlanError, StateError
+from turnback.errors import PlanError, StateError
 from turnback.functions.aggregates import (
     Aggregate,
     Combination,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.base import (
     CoGroupFunction,
     FlatJoinFunction,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.base import (
     Function,
     KeyedProcessFunction,

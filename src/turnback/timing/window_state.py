@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.base import ProcessWindowFunction, RuntimeContext
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from turnback.core.errors import PlanError
 from turnback.core.units import format_duration
+from turnback.errors import PlanError
 from turnback.functions.event_time import MAX_TIME, Time, as_milliseconds
 from turnback.timing.triggers import (
     EventTimeTrigger,

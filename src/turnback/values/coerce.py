@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.typeinfo import BASIC, BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
 
 Coercer = Callable[[Any], Any]

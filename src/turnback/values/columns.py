@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.errors import ElementTypeError, TooLargeError
 from turnback.values.coerce import (
     NoneType,
     coercer,

@@ -19,7 +19,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.codegen import generate
 from turnback.values.coerce import INT_RANGES, coercer
 from turnback.values.freeze import is_mutable

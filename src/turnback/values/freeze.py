@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.coerce import NoneType, row_values
 from turnback.values.row import row_class
 from turnback.values.serializer import pickle_value

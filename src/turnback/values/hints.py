@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import UnsupportedTypeError
+from turnback.errors import UnsupportedTypeError
 from turnback.values.typeinfo import (
     DecimalTypeInfo,
     ListTypeInfo,

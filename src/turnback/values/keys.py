@@ -15,7 +15,7 @@ from typing import Any
 
 from xxhash import xxh64_intdigest
 
-from turnback.core.errors import ConfigurationError, NullKeyError, PlanError
+from turnback.errors import ConfigurationError, NullKeyError, PlanError
 from turnback.values.codegen import generate
 from turnback.values.coerce import (
     NoneType,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.codegen import generate
 from turnback.values.coerce import INT_RANGES, coercer, in_field, row_arranger, type_mismatch
 from turnback.values.row import row_builder, row_class

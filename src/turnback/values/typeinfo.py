@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from turnback.core.errors import UnsupportedTypeError
+from turnback.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnback.core.errors import ConfigurationError, StateError
+from turnback.errors import ConfigurationError, StateError
 from turnback.snapshot import lookup
 from turnback.snapshot.lookup import key_rows
 from turnback.snapshot.snapshot import Snapshot, spans_of

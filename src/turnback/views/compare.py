@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.errors import ConfigurationError, IncompatibleStateError
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Snapshot, spans
 from turnback.state.schema import OPERATOR_KINDS

@@ -11,7 +11,7 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
+from turnback.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
 from turnback.job.directory import AttemptInfo, JobDirectory
 from turnback.job.history import (
     AttemptStarted,

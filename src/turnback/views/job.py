@@ -13,7 +13,8 @@ from turnback.checkpoint.manifest import Manifest
 from turnback.config.checkpointing import SavepointFormat, SavepointSettings
 from turnback.config.options import SPARK_PREFIX
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.masking import mask_arguments, mask_text, mask_value
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     FormatVersionError,
@@ -21,7 +22,6 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.core.masking import mask_arguments, mask_text, mask_value
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, SavepointReplay
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.liveness import Liveness, is_terminal, liveness_of

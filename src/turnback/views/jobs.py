@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from urllib.parse import quote
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import (
+from turnback.core.ids import check_job_name, path_segment, segment_name
+from turnback.errors import (
     AmbiguousJobError,
     ConfigurationError,
     CorruptFileError,
@@ -18,7 +19,6 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.job.directory import JOB, JobDirectory, JobInfo, decode_info
 from turnback.storage.locations import display_path, is_directory_of, last_segment
 from turnback.storage.open import open_storage

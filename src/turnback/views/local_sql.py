@@ -13,7 +13,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.snapshot.snapshot import Snapshot, StoredRows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     NotFoundError,

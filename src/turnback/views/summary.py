@@ -11,7 +11,7 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import CheckpointError, StorageError
+from turnback.errors import CheckpointError, StorageError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.liveness import ACTIVE, Liveness, liveness_of, recent_restarts
 from turnback.job.status import JobProgram, JobState, Lag, Metrics, Status

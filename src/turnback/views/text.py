@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from turnback.checkpoint.source_offsets import partition_positions
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.values.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
 LONGEST = 2_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.job.catalog import SavepointEntry
 from turnback.job.liveness import Liveness
 from turnback.snapshot.find import split_slot_path

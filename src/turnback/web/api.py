@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnback import errors
 from turnback.config.options import OPTIONS
-from turnback.core import errors
-from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.core.ids import check_job_name, is_id
+from turnback.errors import ConfigurationError, TurnbackError
 from turnback.operations.deletion import Deleted, dispose
 from turnback.views import model
 from turnback.views.job import Job, ThroughputHistory

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from turnback.core.clock import Clock
-from turnback.core.errors import TurnbackError
+from turnback.errors import TurnbackError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.history import CheckpointStats, newest_checkpoint
 from turnback.job.liveness import ACTIVE, LOST, STALLED

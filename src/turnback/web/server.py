@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job.request import RequestKind
 from turnback.operations.deletion import Deleted
 from turnback.views.job import Job

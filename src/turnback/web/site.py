@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.views.jobs import Jobs
 
 _MIN_TOKEN = 16

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from turnback.core.errors import PlanError, StateError, TurnbackError, UnsupportedTypeError
+from turnback.errors import PlanError, StateError, TurnbackError, UnsupportedTypeError
 from turnback.functions.base import user_function
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,

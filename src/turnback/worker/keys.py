@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.errors import ElementTypeError, NullKeyError
 from turnback.functions.partitioning import KeySpec
 from turnback.plan.user_code import place_line
 from turnback.values.columns import Batch, from_column, stream_columns, to_column

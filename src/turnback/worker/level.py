@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, IncompatibleStateError, TooLargeError
+from turnback.errors import ElementTypeError, IncompatibleStateError, TooLargeError
 from turnback.functions.event_time import MIN_TIME, within_reach
 from turnback.plan.bad_records import MALFORMED, MALFORMED_RECORD, Letter, decode_letter, plain_path
 from turnback.plan.graph import NodeKind

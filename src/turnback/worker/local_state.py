@@ -27,7 +27,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import (
+from turnback.core.ids import path_segment
+from turnback.errors import (
     UNDECODABLE,
     LocalStoreError,
     PlanError,
@@ -36,7 +37,6 @@ from turnback.core.errors import (
     TurnbackError,
     UnsupportedTypeError,
 )
-from turnback.core.ids import path_segment
 from turnback.functions.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from turnback.functions.operator_state import (
     BroadcastStateDescriptor,

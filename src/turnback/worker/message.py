@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from turnback.core import errors
-from turnback.core.errors import EpochConflictError, TurnbackError, UserFunctionError
+from turnback import errors
+from turnback.errors import EpochConflictError, TurnbackError, UserFunctionError
 from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import StateSchema
 from turnback.worker.event_time import EpochTime, Segment

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, PlanError, StateError
 from turnback.core.event_loop import EventLoop
+from turnback.errors import ElementTypeError, PlanError, StateError
 from turnback.functions.async_io import AsyncWait
 from turnback.functions.base import Function, KeyedBatchFunction, declared_states, user_function
 from turnback.functions.broadcast import BroadcastOperator, named_state

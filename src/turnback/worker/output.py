@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.errors import ElementTypeError, TooLargeError
 from turnback.functions.base import OutputTag, user_function
 from turnback.plan.plan import Operator
 from turnback.plan.user_code import operator_place, yield_hint

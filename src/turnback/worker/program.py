@@ -12,7 +12,7 @@ from itertools import zip_longest
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.plan.plan import Channel, InputId, Level, Operator, Plan
 from turnback.state.files import StateFile, clip_files, in_order
 from turnback.values.columns import Batch, stream_columns

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from turnback.core.errors import ElementTypeError, StateError, TooLargeError
+from turnback.errors import ElementTypeError, StateError, TooLargeError
 from turnback.functions.aggregates import GroupError
 from turnback.functions.base import KeyedColumns
 from turnback.functions.descriptors import ValueStateDescriptor

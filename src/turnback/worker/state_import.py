@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, IncompatibleStateError
+from turnback.errors import ElementTypeError, IncompatibleStateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.plan.plan import Operator
 from turnback.snapshot.evolution import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.base import OutputTag, TimerFunction
 from turnback.plan.bad_records import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy, Letter
 from turnback.plan.graph import NodeKind

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import PlanError, UserFunctionError
+from turnback.errors import PlanError, UserFunctionError
 from turnback.functions.event_time import MAX_TIME, MIN_TIME
 from turnback.plan.plan import Operator
 from turnback.state.backend import KeyedStateBackend

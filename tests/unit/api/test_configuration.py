@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from turnback import (
-    CheckpointingMode,
-    CheckpointStorage,
-    ExternalizedCheckpointRetention,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-)
+from turnback import CheckpointingMode, RestartStrategies, StreamExecutionEnvironment
+from turnback.config import CheckpointStorage, ExternalizedCheckpointRetention
 from turnback.config.checkpointing import SavepointSettings
 from turnback.config.configuration import Configuration, state_backend
 from turnback.config.restart import choose_restart
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 FILE = """
 state.backend: hashmap

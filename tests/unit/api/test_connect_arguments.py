@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from local_engine import collected, environment, source
-from turnback import (
+from turnback import ValueStateDescriptor
+from turnback.errors import PlanError
+from turnback.functions import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
-    ValueStateDescriptor,
 )
-from turnback.core.errors import PlanError
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import InputId
 

@@ -9,16 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from local_engine import FakeFrame, collected, environment, source
-from turnback import (
-    CheckpointingMode,
-    CheckpointStorage,
-    ExternalizedCheckpointRetention,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-)
+from turnback import CheckpointingMode, RestartStrategies, StreamExecutionEnvironment
 from turnback.api.arguments import snapshot_text
+from turnback.config import CheckpointStorage, ExternalizedCheckpointRetention
 from turnback.config.configuration import job_root
-from turnback.core.errors import ConfigurationError, PlanError
+from turnback.errors import ConfigurationError, PlanError
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from turnback import CheckpointingMode, CollectSink, JobClient, StreamExecutionEnvironment
 from turnback.api.environment import Launched, program_name
-from turnback.core.errors import ConfigurationError, PlanError
+from turnback.errors import ConfigurationError, PlanError
 from turnback.job.run import Launch, RunDirectory
 from turnback.testing import LocalEngine
 
@@ -93,7 +93,8 @@ def test_a_single_file_is_read_once(env: StreamExecutionEnvironment, tmp_path: P
 
 
 PROGRAM = """
-from turnback import DiscardSink, StreamExecutionEnvironment
+from turnback import StreamExecutionEnvironment
+from turnback.sinks import DiscardSink
 from turnback.testing import LocalEngine
 
 env = StreamExecutionEnvironment(None, "jobs", engine=LocalEngine())

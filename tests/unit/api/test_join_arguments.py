@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from local_engine import collected, environment, source
-from turnback import (
-    CoGroupFunction,
-    JoinFunction,
-    OutputTag,
-    ProcessJoinFunction,
-    Time,
-    TumblingEventTimeWindows,
-    ValueStateDescriptor,
-)
-from turnback.core.errors import PlanError
+from turnback import OutputTag, Time, ValueStateDescriptor
+from turnback.errors import PlanError
+from turnback.functions import CoGroupFunction, JoinFunction, ProcessJoinFunction
+from turnback.windows import TumblingEventTimeWindows
 
 ONE, TWO = "a string, n bigint, words array<string>", "b string, m int"
 TENS = TumblingEventTimeWindows.of(Time(10))

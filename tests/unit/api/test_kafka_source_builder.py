@@ -4,20 +4,14 @@ import json
 
 import pytest
 
-from turnback import (
-    JsonRowDeserializationSchema,
-    KafkaOffsetsInitializer,
-    KafkaSource,
-    KafkaTopicPartition,
-    SimpleStringSchema,
-    Types,
-    WatermarkStrategy,
-)
+from turnback import Types, WatermarkStrategy
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
 from turnback.connectors.kafka.check import client_properties
 from turnback.connectors.kafka.reader import configured_connector, how_to_get
 from turnback.connectors.kafka.source import kafka_position
 from turnback.connectors.record_source import HEADERS, check_source
-from turnback.core.errors import ConfigurationError, PlanError
+from turnback.errors import ConfigurationError, PlanError
 
 
 def builder():

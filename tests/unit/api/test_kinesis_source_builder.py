@@ -2,13 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from turnback import (
-    JsonRowDeserializationSchema,
-    KinesisOffsetsInitializer,
-    KinesisSource,
-    SimpleStringSchema,
-)
-from turnback.core.errors import ConfigurationError
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.kinesis import KinesisOffsetsInitializer, KinesisSource
+from turnback.errors import ConfigurationError
 from turnback.values.typeinfo import Types
 
 

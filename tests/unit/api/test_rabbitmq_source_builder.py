@@ -4,13 +4,9 @@ import json
 
 import pytest
 
-from turnback import (
-    JsonRowDeserializationSchema,
-    RabbitMQOffsetsInitializer,
-    RabbitMQSource,
-    SimpleStringSchema,
-)
-from turnback.core.errors import ConfigurationError
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.rabbitmq import RabbitMQOffsetsInitializer, RabbitMQSource
+from turnback.errors import ConfigurationError
 from turnback.values.typeinfo import Types
 
 

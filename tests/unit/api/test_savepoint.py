@@ -14,7 +14,7 @@ from turnback import KeyedProcessFunction, Savepoint, SavepointWriter, ValueStat
 from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition, encode
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

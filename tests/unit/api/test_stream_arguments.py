@@ -8,18 +8,16 @@ from local_engine import collected, environment, source
 from turnback import (
     CollectSink,
     FileSink,
-    KeyedBatchFunction,
     KeyedProcessFunction,
-    KeySelector,
     MapFunction,
     ProcessFunction,
-    ReduceFunction,
     Types,
     count,
     mean_of,
     sum_of,
 )
-from turnback.core.errors import PlanError, UnsupportedTypeError
+from turnback.errors import PlanError, UnsupportedTypeError
+from turnback.functions import KeyedBatchFunction, KeySelector, ReduceFunction
 
 SCHEMA = "a string, n bigint"
 

@@ -7,21 +7,17 @@ from typing import Any
 import pytest
 
 from local_engine import environment, source
-from turnback import (
-    AggregateFunction,
-    CountTrigger,
-    EventTimeSessionWindows,
-    OutputTag,
-    SlidingEventTimeWindows,
-    Time,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    count,
-    sum_of,
-)
-from turnback.core.errors import PlanError
+from turnback import OutputTag, Time, WatermarkStrategy, count, sum_of
+from turnback.errors import PlanError
+from turnback.functions import AggregateFunction
 from turnback.timing.folded_windows import PaneWindows, WindowAggregation
 from turnback.timing.window_operator import WindowOperator
+from turnback.windows import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 
 SCHEMA = "k string, at bigint, n bigint"
 TEN = TumblingEventTimeWindows.of(Time(10))

@@ -13,7 +13,7 @@ from coordinator_fakes import (
 )
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import ExternalizedCheckpointRetention as Retain
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     StorageError,
 )

@@ -11,7 +11,7 @@ from coordinator_fakes import (
     state_file,
 )
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     SinkError,
 )

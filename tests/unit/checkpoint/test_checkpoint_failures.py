@@ -13,7 +13,7 @@ from coordinator_fakes import (
 )
 from turnback.checkpoint.log import slot_path
 from turnback.config.checkpointing import CheckpointingMode
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointError,
     CheckpointTimeoutError,
     CommitStateUnknownError,

@@ -12,7 +12,7 @@ from coordinator_fakes import (
 )
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointingMode
-from turnback.core.errors import (
+from turnback.errors import (
     FencedError,
 )
 

@@ -4,7 +4,7 @@ import pytest
 from coordinator_fakes import HookedStorage, memory, take_fence
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition, decode, encode
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     CheckpointError,
     CheckpointNotFoundError,

@@ -20,7 +20,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest, StartPoint
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import (
+from turnback.errors import (
     CommitStateUnknownError,
     FencedError,
     NotFoundError,

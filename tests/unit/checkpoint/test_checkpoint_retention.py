@@ -13,7 +13,7 @@ from coordinator_fakes import (
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.checkpoint.retention import Retention
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from verification import verify
 
 

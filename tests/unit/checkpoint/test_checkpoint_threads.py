@@ -11,7 +11,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings
 from turnback.core.clock import SystemClock
-from turnback.core.errors import CheckpointError, CheckpointTimeoutError, FencedError
+from turnback.errors import CheckpointError, CheckpointTimeoutError, FencedError
 from turnback.job.history import History, read_history
 from turnback.storage.local import LocalStorage
 from verification import verify

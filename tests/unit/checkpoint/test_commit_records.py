@@ -15,7 +15,7 @@ from coordinator_fakes import (
 )
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import CheckpointError, CorruptFileError, NotFoundError
+from turnback.errors import CheckpointError, CorruptFileError, NotFoundError
 from turnback.storage.envelope import seal
 
 OLD = seal("committed", 1, b'{"number":4}')

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator_fakes import Job, RecordingCommitter, memory, settings
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 
 
 class PatientCommitter(RecordingCommitter):

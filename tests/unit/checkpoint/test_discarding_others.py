@@ -18,7 +18,7 @@ from coordinator_fakes import (
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import SerialThread
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import FencedError, SinkError, StorageError
+from turnback.errors import FencedError, SinkError, StorageError
 
 
 class Locking(RecordingCommitter):

@@ -19,7 +19,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckpointRetention
-from turnback.core.errors import CheckpointError
+from turnback.errors import CheckpointError
 from verification import verify
 
 DELETE = ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION

@@ -2,7 +2,7 @@
 
 from coordinator_fakes import HookedStorage, Job, RecordingCommitter, memory, settings, take_fence
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 
 
 class TableCommitter(RecordingCommitter):

@@ -20,7 +20,7 @@ from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Manifest, Slot, SourcePosition, decode
 from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckpointRetention
-from turnback.core.errors import FencedError, SinkError, TurnbackError
+from turnback.errors import FencedError, SinkError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.find import resume_point
 from turnback.state.files import StateFile

@@ -10,7 +10,7 @@ import pytest
 from fake_job import schema
 from turnback.cli.context import ExitCode
 from turnback.cli.query import check_read_only
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job.liveness import liveness_of
 from turnback.job.run import ProcessId
 from turnback.job.status import JobState, Status

@@ -2,6 +2,7 @@
 
 import pytest
 
+from turnback import errors
 from turnback.cli.context import ExitCode, exit_code
 from turnback.cli.output import (
     Column,
@@ -13,8 +14,7 @@ from turnback.cli.output import (
     utc_time,
 )
 from turnback.cli.parameters import find_state
-from turnback.core import errors
-from turnback.core.errors import StateError, TurnbackError
+from turnback.errors import StateError, TurnbackError
 
 
 def every_error():

@@ -7,7 +7,7 @@ from turnback.config.checkpointing import (
     ExternalizedCheckpointRetention,
 )
 from turnback.config.option import spellings
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def test_the_defaults_are_flinks() -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from turnback import (
-    CheckpointConfig,
-    CheckpointingMode,
-    ExternalizedCheckpointRetention,
-    RestartStrategies,
-    StreamExecutionEnvironment,
-)
+from turnback import CheckpointingMode, RestartStrategies, StreamExecutionEnvironment
+from turnback.api import CheckpointConfig
+from turnback.config import ExternalizedCheckpointRetention
 from turnback.config.configuration import Configuration, ConfigurationEditor
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 LINE = {
     "execution.checkpointing.interval": "1 min",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnback import CheckpointStorage, RestartStrategies, StreamExecutionEnvironment
+from turnback import RestartStrategies, StreamExecutionEnvironment
+from turnback.config import CheckpointStorage
 from turnback.config.configuration import (
     Configuration,
     job_root,
@@ -22,7 +23,7 @@ from turnback.config.restart import (
     RestartStrategyConfiguration,
     choose_restart,
 )
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.storage import s3
 
 FILE = """

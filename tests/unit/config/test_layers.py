@@ -9,7 +9,7 @@ import pytest
 
 from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import Configuration, Precedence, variable_of
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 KEY = "state.savepoints.dir"
 ALIAS = "execution.checkpointing.savepoint-dir"

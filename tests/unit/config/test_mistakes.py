@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnback.config.configuration import Configuration, parse_pairs
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 @pytest.fixture

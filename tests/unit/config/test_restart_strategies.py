@@ -10,7 +10,7 @@ from turnback.config.restart import (
     RestartStrategies,
     choose_restart,
 )
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def test_none_gives_up_at_once() -> None:

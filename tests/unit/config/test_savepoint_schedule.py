@@ -8,7 +8,7 @@ from turnback.config.checkpointing import (
     SavepointSettings,
 )
 from turnback.config.option import spellings
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job.catalog import SavepointEntry, surplus
 
 HOUR = 3_600_000

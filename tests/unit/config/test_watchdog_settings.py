@@ -6,7 +6,7 @@ import pytest
 
 from turnback.config.configuration import Configuration
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 
 def load(**pairs: str) -> Configuration:

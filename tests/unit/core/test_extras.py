@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from turnback.core.errors import ConfigurationError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError
 
 
 def test_a_module_that_is_there():

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import (
     check_job_name,
     check_state_name,
@@ -12,6 +11,7 @@ from turnback.core.ids import (
     path_segment,
     segment_name,
 )
+from turnback.errors import ConfigurationError, PlanError
 
 
 @pytest.mark.parametrize("check", [check_uid, check_job_name, check_state_name])

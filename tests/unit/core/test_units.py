@@ -2,7 +2,6 @@ from datetime import timedelta
 
 import pytest
 
-from turnback.core.errors import ConfigurationError
 from turnback.core.units import (
     duration_setting,
     format_age,
@@ -13,6 +12,7 @@ from turnback.core.units import (
     round_duration,
     size_setting,
 )
+from turnback.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

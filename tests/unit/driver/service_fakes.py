@@ -16,11 +16,11 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.checkpointing import CheckpointSettings, SavepointFormat, SavepointSettings
-from turnback.core.errors import CheckpointError, FencedError
 from turnback.driver import service as service_module
 from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
 from turnback.driver.service import RequestService
+from turnback.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import Request, RequestKind, RequestProgress, RequestSpec, RequestState
 from turnback.job.requests import Requests

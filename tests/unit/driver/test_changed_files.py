@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import PlanError
 from turnback.driver.positions import Positions
 from turnback.driver.source_monitor import FilesWatch, SeenFiles
+from turnback.errors import PlanError
 from turnback.plan.sources import (
     ChangedFilesPolicy,
     WatchedFiles,

@@ -5,8 +5,8 @@ import pytest
 
 from coordinator_fakes import Job, memory
 from turnback.checkpoint.manifest import LogFile, SourcePosition
-from turnback.core.errors import ConfigurationError, CorruptFileError
 from turnback.driver.restore_plan import require_files, require_kept_output
+from turnback.errors import ConfigurationError, CorruptFileError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef

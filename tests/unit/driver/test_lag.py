@@ -11,9 +11,9 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import ConfigurationError, SourceError
 from turnback.driver import context, source_monitor
 from turnback.driver.source_monitor import SourceIdentities, SourceMonitor
+from turnback.errors import ConfigurationError, SourceError
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.plan.sources import ReplayLimit, SourceLag

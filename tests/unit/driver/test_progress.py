@@ -14,11 +14,11 @@ from manual_clock import ManualClock
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategies
 from turnback.config.watchdog import WatchdogSettings
-from turnback.core.errors import ConfigurationError
 from turnback.driver import context, source_monitor
 from turnback.driver.epochs import ProgressMeter, watch_limits
 from turnback.driver.job import JobSpec
 from turnback.driver.source_monitor import SteadyGrowth
+from turnback.errors import ConfigurationError
 from turnback.job import alerts
 from turnback.job.directory import JobDirectory
 from turnback.job.status import AttemptProgress, WatchLimits

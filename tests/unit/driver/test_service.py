@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from service_fakes import STEPS, FakeAttempt, World, eventually, hurry
 
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestState

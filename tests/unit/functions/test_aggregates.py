@@ -14,23 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnback import (
+from turnback import Types, count, max_of, mean_of, min_of, sum_of
+from turnback.errors import ElementTypeError, PlanError
+from turnback.functions import (
     Aggregate,
     Groups,
-    Types,
-    count,
     count_of,
     first_of,
     last_of,
     list_of,
-    max_of,
-    mean_of,
-    min_of,
     stddev_of,
-    sum_of,
     variance_of,
 )
-from turnback.core.errors import ElementTypeError, PlanError
 from turnback.values.typeinfo import DecimalTypeInfo, TypeInfo
 
 LONGS = st.none() | st.integers(-(10**6), 10**6)

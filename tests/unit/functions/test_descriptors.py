@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from turnback.core.errors import StateError, UnsupportedTypeError
+from turnback.errors import StateError, UnsupportedTypeError
 from turnback.functions.base import KeyedProcessFunction, declared_states
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnback import Groups, Types, approx_distinct_of
-from turnback.core.errors import PlanError
+from turnback import Types
+from turnback.errors import PlanError
+from turnback.functions import Groups, approx_distinct_of
 from turnback.values.typeinfo import DecimalTypeInfo, TypeInfo
 
 DISTINCT = approx_distinct_of("v")

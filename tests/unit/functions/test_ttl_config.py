@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from turnback import Duration, StateTtlConfig, Time, ValueStateDescriptor
-from turnback.core.errors import PlanError, StateError
+from turnback.errors import PlanError, StateError
 from turnback.state.schema import StateTtl
 
 HOUR = StateTtlConfig.new_builder(Time.hours(1))

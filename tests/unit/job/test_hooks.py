@@ -9,7 +9,7 @@ import pytest
 from receiver import Receiver
 
 from turnback.config.watchdog import AlertSettings
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.job import alerts as hooks_module
 from turnback.job.alerts import HookError, Hooks, check_command, post, run_command
 

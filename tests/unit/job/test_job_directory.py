@@ -9,7 +9,7 @@ import pytest
 from coordinator_fakes import HookedStorage, memory, take_fence
 from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     FormatVersionError,

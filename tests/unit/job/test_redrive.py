@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from turnback.core.errors import ConfigurationError, CorruptFileError
+from turnback.errors import ConfigurationError, CorruptFileError
 from turnback.job import redrive
 from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.plan.bad_records import decode_letter

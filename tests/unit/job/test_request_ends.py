@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnback.core.errors import CorruptFileError, FencedError
+from turnback.errors import CorruptFileError, FencedError
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState, StopPoint
 from turnback.job.requests import Requests

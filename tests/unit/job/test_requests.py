@@ -5,7 +5,7 @@ import pytest
 from coordinator_fakes import HookedStorage, memory
 from manual_clock import ManualClock
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StorageError
+from turnback.errors import ConfigurationError, CorruptFileError, NotFoundError, StorageError
 from turnback.job.request import (
     Request,
     RequestKind,

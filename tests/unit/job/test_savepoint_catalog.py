@@ -1,7 +1,7 @@
 import pytest
 
 from coordinator_fakes import HookedStorage, memory
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     CorruptFileError,

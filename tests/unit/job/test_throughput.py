@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from manual_clock import ManualClock
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.errors import CorruptFileError, FormatVersionError
 from turnback.job.throughput import FILE, Bucket, ThroughputLog, condense, read_throughput
 from turnback.storage.envelope import seal
 from turnback.storage.local import LocalStorage

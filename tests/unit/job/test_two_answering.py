@@ -9,8 +9,8 @@ import pytest
 from coordinator_fakes import memory, take_fence
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.errors import FencedError
 from turnback.driver.context import FenceGuard
+from turnback.errors import FencedError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests

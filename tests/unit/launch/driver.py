@@ -11,7 +11,7 @@ import sys
 import time
 
 from turnback.api.environment import launched
-from turnback.core.errors import ConfigurationError, JobInUseError
+from turnback.errors import ConfigurationError, JobInUseError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests

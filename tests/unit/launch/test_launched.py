@@ -11,8 +11,8 @@ import pytest
 from turnback import ClaimMode, RestartStrategies
 from turnback.api.environment import Launched, collecting_name
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import ConfigurationError
 from turnback.driver.job import JobSpec
+from turnback.errors import ConfigurationError
 from turnback.job.run import Launch, RunDirectory
 
 SPEC = JobSpec("job", "root", CheckpointSettings(), RestartStrategies.no_restart(), "hashmap")

@@ -8,7 +8,7 @@ import pytest
 from launch_support import Launches
 from msgspec.structs import replace
 
-from turnback.core.errors import ConfigurationError, JobInUseError
+from turnback.errors import ConfigurationError, JobInUseError
 from turnback.job.run import (
     LAUNCH,
     LAUNCH_VARIABLE,

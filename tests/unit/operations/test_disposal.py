@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from fake_job import FakeJob, schema
-from turnback.core.errors import CheckpointNotFoundError, ConfigurationError, StorageError
+from turnback.errors import CheckpointNotFoundError, ConfigurationError, StorageError
 from turnback.operations.deletion import dispose
 from turnback.snapshot.find import open_snapshot
 from turnback.snapshot.metadata import METADATA

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fake_job import Driver, dead, elsewhere, living
-from turnback.core.errors import ConfigurationError, StillNeededError
+from turnback.errors import ConfigurationError, StillNeededError
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.status import JobState
 from turnback.operations.garbage import GarbageKind, remove, scan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import Driver, dead, elsewhere
-from turnback.core.errors import StillNeededError
+from turnback.errors import StillNeededError
 from turnback.job.status import JobState
 from turnback.operations.garbage import Findings, GarbageKind, remove, scan
 from turnback.storage.directory import DirectoryLock

@@ -10,7 +10,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.errors import ConfigurationError, NotFoundError
 from turnback.operations.dead_letters import read_letters
 from unit.letter_support import letter
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from dead_job import STATE, Ledger
 
-from turnback.core.errors import (
+from turnback.driver.restore_plan import require_kept_output
+from turnback.errors import (
     ConfigurationError,
     FencedError,
     SinkError,
 )
-from turnback.driver.restore_plan import require_kept_output
 from turnback.operations.transactions import Action, TransactionState, list_transactions, settle
 from turnback.sinks.base import CommitterContext
 from turnback.snapshot.find import resume_point

@@ -11,7 +11,7 @@ from dead_job import Ledger
 from ledger_sink import LedgerSink
 from turnback import CollectSink
 from turnback.connectors import registry
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.operations.transactions import Action, list_transactions, settle
 from turnback.sinks.base import CommitterContext, Sink, TransactionInfo
 

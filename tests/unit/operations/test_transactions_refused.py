@@ -7,7 +7,8 @@ import pytest
 from dead_job import STATE, Ledger
 
 from fake_job import FakeJob
-from turnback.core.errors import (
+from turnback.driver.sinks import recorded_sinks
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     FencedError,
@@ -15,7 +16,6 @@ from turnback.core.errors import (
     JobNotFoundError,
     SinkError,
 )
-from turnback.driver.sinks import recorded_sinks
 from turnback.job.run import ProcessId
 from turnback.job.status import JobState, StatusUpdate
 from turnback.operations import transactions

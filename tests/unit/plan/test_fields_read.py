@@ -12,8 +12,6 @@ import pytest
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
     DataStream,
-    DiscardSink,
-    KeyedBatchFunction,
     KeyedProcessFunction,
     ProcessFunction,
     TimestampAssigner,
@@ -21,8 +19,10 @@ from turnback import (
     count,
     sum_of,
 )
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
+from turnback.functions import KeyedBatchFunction
 from turnback.plan.planner import fields_read
+from turnback.sinks import DiscardSink
 
 NAMES = ("a", "b", "c")
 

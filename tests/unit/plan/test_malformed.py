@@ -9,17 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from turnback import (
-    CollectSink,
-    DataStream,
-    JsonRowDeserializationSchema,
-    KafkaSource,
-    SimpleStringSchema,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from turnback import CollectSink, DataStream, StreamExecutionEnvironment, WatermarkStrategy
 from turnback.checkpoint.manifest import SourcePosition, add_malformed
-from turnback.core.errors import MalformedRecordError, PlanError
+from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
+from turnback.connectors.kafka import KafkaSource
+from turnback.errors import MalformedRecordError, PlanError
 from turnback.plan.bad_records import MalformedPolicy, malformed_error
 from turnback.spark.sources import malformed_record
 from turnback.testing import LocalEngine

@@ -9,18 +9,17 @@ import pytest
 
 from local_engine import FakeFrame, collected, environment, source
 from turnback import (
-    DiscardSink,
     FileSink,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapFunction,
     MapStateDescriptor,
-    ReduceFunction,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import PlanError, UnsupportedTypeError
+from turnback.errors import PlanError, UnsupportedTypeError
+from turnback.functions import KeyedCoProcessFunction, ReduceFunction
+from turnback.sinks import DiscardSink
 
 SCHEMA = "a string, n bigint, f double, l array<int>"
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 import pickle
 
 from local_engine import collected, environment, source
-from turnback import (
-    AggregateFunction,
-    KeyedProcessFunction,
-    OutputTag,
-    Time,
-    TumblingEventTimeWindows,
-    WatermarkStrategy,
-    count,
-    sum_of,
-)
+from turnback import KeyedProcessFunction, OutputTag, Time, WatermarkStrategy, count, sum_of
+from turnback.functions import AggregateFunction
 from turnback.plan.plan import InputId, Plan, Routing
+from turnback.windows import TumblingEventTimeWindows
 
 SCHEMA = "a string, n bigint"
 

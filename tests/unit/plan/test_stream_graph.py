@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from turnback.core.errors import PlanError
+from turnback.errors import PlanError
 from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.values.typeinfo import Types

@@ -10,8 +10,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from turnback import MySqlSink, PostgresSink, RedisSink
+from turnback.connectors.redis import RedisSink
 from turnback.connectors.registry import sink_from_description
+from turnback.connectors.sql import MySqlSink, PostgresSink
 from turnback.connectors.sql.database import (
     TransactionId,
     mark_of,
@@ -22,7 +23,7 @@ from turnback.connectors.sql.database import (
 from turnback.connectors.sql.mysql import _connection_class
 from turnback.connectors.sql.postgres import _copied
 from turnback.connectors.sql.values import Limits, check_values, chunks, joined_rows, plain_text
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import directory_digest
 
 DSN = "host=db port=5433 dbname=shop user=me"

@@ -13,7 +13,7 @@ from sink_support import FORMATS, posts, staged, visible, write
 
 from turnback.connectors.files.sink import FileSink
 from turnback.connectors.files.staging import StagedFile
-from turnback.core.errors import ElementTypeError, SinkError
+from turnback.errors import ElementTypeError, SinkError
 
 # An abandoned file must go in silence, also when its encoder is collected.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

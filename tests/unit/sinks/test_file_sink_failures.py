@@ -12,7 +12,7 @@ import pytest
 from sink_support import FORMATS, posts, staged, visible, write
 
 from turnback.connectors.files.sink import FileSink
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 
 # An abandoned file must go in silence, also when its encoder is collected.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

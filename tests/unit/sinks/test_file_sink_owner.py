@@ -10,7 +10,7 @@ import pytest
 from sink_support import write
 
 from turnback.connectors.files.sink import FileSink
-from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.errors import ConfigurationError, SinkError, StorageError
 
 
 @pytest.fixture

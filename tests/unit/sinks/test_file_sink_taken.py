@@ -8,7 +8,7 @@ from sink_support import write
 
 from turnback.connectors.files import sink as file_committer
 from turnback.connectors.files.sink import FileSink
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 from turnback.storage.local import LocalStorage
 
 

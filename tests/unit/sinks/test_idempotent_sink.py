@@ -6,8 +6,8 @@ import pytest
 from sink_support import posts, write
 
 from latest_sink import LatestSink
-from turnback import IdempotentSink
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
+from turnback.sinks import IdempotentSink
 from turnback.sinks.base import seal_handle
 
 

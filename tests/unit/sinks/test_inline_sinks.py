@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from turnback.connectors.files.sink import FileSink
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks import memory
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.values.columns import Batch

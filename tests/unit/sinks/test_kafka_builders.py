@@ -6,20 +6,18 @@ import sys
 import pytest
 from sink_support import POSTS, posts
 
-from turnback import (
+from turnback import Types
+from turnback.connectors import JsonRowSerializationSchema, SerializationSchema, SimpleStringSchema
+from turnback.connectors.kafka import (
     DeliveryGuarantee,
-    JsonRowSerializationSchema,
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaTopicSelector,
-    SerializationSchema,
-    SimpleStringSchema,
-    Types,
 )
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.records import staged_records
 from turnback.connectors.registry import sink_from_description
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.values.columns import Batch
 
 JSON = JsonRowSerializationSchema.builder().build()

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from turnback.connectors.kafka.client import Cluster, KafkaClient
-from turnback.core.errors import SinkError, TurnbackError
+from turnback.errors import SinkError, TurnbackError
 
 
 def client() -> KafkaClient:

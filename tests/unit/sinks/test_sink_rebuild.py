@@ -6,7 +6,7 @@ import pytest
 
 from turnback.connectors.files.sink import FileSink
 from turnback.connectors.registry import sink_from_description
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 
 

@@ -12,7 +12,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import Types

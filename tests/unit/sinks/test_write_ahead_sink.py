@@ -10,7 +10,7 @@ import pytest
 from sink_support import POSTS, posts, write
 
 from ledger_sink import LedgerSink
-from turnback.core.errors import ConfigurationError, FencedError, SinkError, StorageError
+from turnback.errors import ConfigurationError, FencedError, SinkError, StorageError
 from turnback.sinks import staged_elements
 from turnback.sinks.base import directory_digest, seal_handle, version_of
 from turnback.sinks.staged_elements import StagedTask

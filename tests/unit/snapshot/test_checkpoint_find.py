@@ -7,7 +7,7 @@ from coordinator_fakes import Job, memory, take_fence
 from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import CheckpointNotFoundError, CorruptFileError
+from turnback.errors import CheckpointNotFoundError, CorruptFileError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.find import locate, resume_point, split_slot_path
 from turnback.state.files import StorageRef

@@ -5,7 +5,7 @@ from coordinator_fakes import HookedStorage, Job, memory, state_file
 from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import EpochCut, LogFile, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.state.files import StateFile
 from turnback.storage.envelope import digest
 from verification import verify

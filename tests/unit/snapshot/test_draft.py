@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from savepoint_support import state_schema
 
 from turnback.checkpoint.manifest import OperatorInfo
-from turnback.core.errors import ConfigurationError, PlanError, StateError
+from turnback.errors import ConfigurationError, PlanError, StateError
 from turnback.snapshot.writer import SavepointDraft, view_names
 from turnback.state.schema import KeySchema
 from turnback.values.typeinfo import Types

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fake_job import FakeJob, entries, schema
 from manual_clock import ManualClock
 from turnback import look_up
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

@@ -9,7 +9,7 @@ import pytest
 
 from fake_job import described
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.errors import ConfigurationError, IncompatibleStateError
 from turnback.plan.plan import Rank
 from turnback.snapshot.matching import Program, match_program, written_name
 from turnback.snapshot.metadata import SavedState, StatePart

@@ -11,7 +11,7 @@ from savepoint_support import LOG, METADATA, NATIVE, PART, state_schema
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.errors import CorruptFileError, FormatVersionError
 from turnback.snapshot import metadata as module
 from turnback.snapshot.metadata import SavedState, decode, encode
 

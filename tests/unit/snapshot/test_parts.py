@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from savepoint_support import rows_table, state_schema
 
-from turnback.core.errors import CorruptFileError, NotFoundError
+from turnback.errors import CorruptFileError, NotFoundError
 from turnback.snapshot import parts as module
 from turnback.snapshot.parts import PartsWriter, read_parts, state_directory, write_parts
 from turnback.snapshot.table import StateTable

@@ -14,18 +14,18 @@ from local_engine import collected, environment, source
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
-    ProcessWindowFunction,
     Time,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 from turnback.checkpoint.manifest import OperatorInfo, SourcePosition
-from turnback.core.errors import ConfigurationError, SourceError
+from turnback.errors import ConfigurationError, SourceError
+from turnback.functions import ProcessWindowFunction
 from turnback.snapshot.matching import program_of
 from turnback.snapshot.metadata import SavedState
 from turnback.snapshot.preflight import Subject, Verdict, check
 from turnback.state.schema import KeySchema, StateSchema
+from turnback.windows import TumblingEventTimeWindows
 
 KEY = KeySchema(("string",), True)
 

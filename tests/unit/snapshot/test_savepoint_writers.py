@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from savepoint_support import LOG, METADATA, state_schema
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import (
+from turnback.errors import (
     AlreadyExistsError,
     CheckpointNotFoundError,
     ConfigurationError,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fake_job import schema
-from turnback.core.errors import CorruptFileError, StateError
+from turnback.errors import CorruptFileError, StateError
 from turnback.snapshot.diff import ChangeDecoder, EntryReader, incomparable
 from turnback.snapshot.metadata import StatePart
 from turnback.snapshot.snapshot import StateReader, StoredRows, reading_spans

@@ -23,7 +23,7 @@ from savepoint_support import (
     values,
 )
 
-from turnback.core.errors import IncompatibleStateError, StateError
+from turnback.errors import IncompatibleStateError, StateError
 from turnback.snapshot import table as module
 from turnback.snapshot.parts import read_parts, write_parts
 from turnback.snapshot.table import ROWS, ColumnCodec, StateTable

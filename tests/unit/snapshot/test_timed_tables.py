@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from savepoint_support import rows_table, state_schema
 
 from turnback import StateTtlConfig, Time, ValueStateDescriptor
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.snapshot.diff import incomparable
 from turnback.snapshot.evolution import Migration, Same, evolve_state, ttl_change
 from turnback.snapshot.table import StateTable

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from savepoint_support import METADATA, state_schema
 
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
-from turnback.core.errors import CheckpointNotFoundError, TurnbackError
+from turnback.errors import CheckpointNotFoundError, TurnbackError
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart
 from turnback.storage.envelope import digest

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from turnback import SparkBatchSink
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.write_ahead import VersionRecords
+from turnback.spark import SparkBatchSink
 from turnback.spark.batch_sink import BatchEpoch
 from turnback.state.files import StorageRef, storage_of
 

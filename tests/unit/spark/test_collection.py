@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from turnback import Row, Types
-from turnback.core.errors import ElementTypeError, PlanError
 from turnback.driver.collection import _encoded, _type_of, encode_collection
+from turnback.errors import ElementTypeError, PlanError
 from turnback.spark.sources import _CollectionReader
 from turnback.values.columns import Batch
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from turnback.core.errors import ConfigurationError, SparkUnavailableError
+from turnback.errors import ConfigurationError, SparkUnavailableError
 from turnback.spark.internals import lost_jvm, unless_jvm_lost
 from turnback.spark.session import check_java
 

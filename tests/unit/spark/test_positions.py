@@ -7,8 +7,8 @@ import json
 import pytest
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
-from turnback.core.errors import CheckpointError, CorruptFileError
 from turnback.driver.positions import Positions
+from turnback.errors import CheckpointError, CorruptFileError
 from turnback.spark.session import Scratch
 from turnback.storage.open import MemoryStorage
 

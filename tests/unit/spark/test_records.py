@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from turnback.connectors.records import python_source, shares
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 
 COUNTS = st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6), max_size=6)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnback import StreamExecutionEnvironment
-from turnback.core.errors import ConfigurationError, SparkUnavailableError
+from turnback.errors import ConfigurationError, SparkUnavailableError
 from turnback.spark import session as session_module
 from turnback.spark.session import check_spark, spark_session
 

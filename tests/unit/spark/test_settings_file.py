@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.spark.session import encode_properties, settings_file
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"

@@ -6,7 +6,7 @@ import pytest
 from ttl_support import LONG, TTL, at, elsewhere, entries, listing, mapping, rows, value, version
 
 from turnback import StateTtlConfig, Time
-from turnback.core.errors import IncompatibleStateError, StateError
+from turnback.errors import IncompatibleStateError, StateError
 from turnback.functions.descriptors import ValueStateDescriptor
 from turnback.state.expiry import TIME_BYTES, update_time
 from turnback.values.typeinfo import Types

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import DeltaBuilder

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.descriptors import ListStateDescriptor
 
 LIST = ListStateDescriptor("list", int)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
+from turnback.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
 from turnback.functions.descriptors import MapStateDescriptor
 from turnback.timing.window_state import NAMED_IN_WINDOW, WindowedStateDescriptor
 from turnback.values.typeinfo import Types

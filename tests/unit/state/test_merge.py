@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from state_support import clip, opener
-from turnback.core.errors import CorruptFileError, IncompatibleStateError
+from turnback.errors import CorruptFileError, IncompatibleStateError
 from turnback.state import delta, merging
 from turnback.state.delta import DeltaBuilder, read_delta
 from turnback.state.merging import live_rows, merge

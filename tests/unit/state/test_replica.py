@@ -8,7 +8,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     IncompatibleStateError,

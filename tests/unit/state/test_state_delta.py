@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.errors import CorruptFileError, FormatVersionError
 from turnback.state import delta as module
 from turnback.state.delta import DeltaBuilder, read_delta
 from turnback.state.schema import KeySchema, StateSchema

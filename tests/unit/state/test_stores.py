@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.state import rocks_store
 from turnback.state.rocks_store import RocksStore
 from turnback.state.stores import Changes, HashMapStore, prefix_end
@@ -205,7 +205,7 @@ def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
     script = """
         import resource, sys
         from pathlib import Path
-        from turnback.core.errors import StateError
+        from turnback.errors import StateError
         from turnback.state.stores import HashMapStore
         from turnback.state.stores import Changes
         store = HashMapStore(Path(sys.argv[1]))

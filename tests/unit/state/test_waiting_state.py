@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.values.typeinfo import Types
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from turnback.core.errors import AlreadyExistsError, CommitStateUnknownError, StorageError
+from turnback.errors import AlreadyExistsError, CommitStateUnknownError, StorageError
 from turnback.storage.base import claim
 from turnback.storage.open import MemoryStorage
 

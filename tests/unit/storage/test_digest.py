@@ -1,6 +1,6 @@
 import pytest
 
-from turnback.core.errors import CorruptFileError
+from turnback.errors import CorruptFileError
 from turnback.storage.envelope import check, digest
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.errors import CorruptFileError, FormatVersionError
 from turnback.storage.envelope import seal, unseal
 
 BODY = b'{"job": "likes", "number": 7}\n\x00\xff'

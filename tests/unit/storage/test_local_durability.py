@@ -16,7 +16,7 @@ import pytest
 
 import turnback
 from services.missing import missing
-from turnback.core.errors import AlreadyExistsError, StorageError
+from turnback.errors import AlreadyExistsError, StorageError
 from turnback.storage.base import claim
 from turnback.storage.local import LocalStorage
 
@@ -279,7 +279,7 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
 
 CLOSED = """
 import os, sys
-from turnback.core.errors import NotFoundError, StorageError
+from turnback.errors import NotFoundError, StorageError
 from turnback.storage.local import LocalStorage
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

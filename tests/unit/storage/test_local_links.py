@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.errors import StorageError
+from turnback.errors import StorageError
 from turnback.storage.base import Storage
 from turnback.storage.local import LocalStorage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.errors import AlreadyExistsError, NotFoundError
+from turnback.errors import AlreadyExistsError, NotFoundError
 from turnback.storage.local import LocalStorage
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_contract import StorageContract
-from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
+from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage.base import Storage
 from turnback.storage.directory import Access
 from turnback.storage.local import LocalStorage

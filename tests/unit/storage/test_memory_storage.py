@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from storage_contract import StorageContract
-from turnback.core.errors import AlreadyExistsError, ConfigurationError, StorageError
+from turnback.errors import AlreadyExistsError, ConfigurationError, StorageError
 from turnback.storage.base import Storage
 from turnback.storage.open import MemoryStorage, open_storage
 

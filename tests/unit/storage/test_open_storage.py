@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage, open_storage
 from turnback.storage.s3 import S3Storage

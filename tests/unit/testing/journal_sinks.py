@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
+from turnback.sinks import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
 from turnback.sinks.base import Sink, attempt_of, require_known_attempt
 from turnback.testing import Promise
 

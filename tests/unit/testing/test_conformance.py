@@ -16,7 +16,7 @@ from journal_sinks import (
 )
 
 from turnback import CollectSink, FileSink
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.testing import (
     Promise,
     SinkPromiseBroken,

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnback import (
+from turnback import Time
+from turnback.functions.event_time import MAX_TIME, MIN_TIME
+from turnback.timing.folded_windows import Panes
+from turnback.windows import (
     EventTimeSessionWindows,
     GlobalWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    Time,
     TumblingEventTimeWindows,
 )
-from turnback.functions.event_time import MAX_TIME, MIN_TIME
-from turnback.timing.folded_windows import Panes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.columns import Batch, stream_ddl, stream_schema
 from turnback.values.hints import as_type
 from turnback.values.row import Row

@@ -1,6 +1,6 @@
 import pytest
 
-from turnback.core.errors import UnsupportedTypeError
+from turnback.errors import UnsupportedTypeError
 from turnback.values.hints import parse_ddl
 from turnback.values.typeinfo import TypeInfo, Types
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.errors import ElementTypeError, NullKeyError
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec
 from turnback.values.row import Row

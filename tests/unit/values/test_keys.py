@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnback.core.errors import ConfigurationError, ElementTypeError, NullKeyError, PlanError
+from turnback.errors import ConfigurationError, ElementTypeError, NullKeyError, PlanError
 from turnback.values.hints import as_type
 from turnback.values.keys import KeyCodec, group_range, partition_of
 from turnback.values.row import Row

@@ -8,8 +8,8 @@ import pytest
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import KeyedProcessFunction, Row, Types, ValueStateDescriptor
-from turnback.core.errors import ElementTypeError, NullKeyError
 from turnback.driver.collection import encode_collection
+from turnback.errors import ElementTypeError, NullKeyError
 from turnback.values.columns import Batch
 from turnback.values.freeze import Freezer
 from turnback.values.hints import as_type

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 from turnback.values.hints import as_type
 from turnback.values.row import Row
 from turnback.values.serializer import Serializer, unpickle

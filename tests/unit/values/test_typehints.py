@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from turnback.core.errors import PlanError, UnsupportedTypeError
+from turnback.errors import PlanError, UnsupportedTypeError
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 

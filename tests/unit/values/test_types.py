@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from turnback.core.errors import UnsupportedTypeError
+from turnback.errors import UnsupportedTypeError
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
 from type_strategies import ELEMENTS, SCALARS

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from fake_job import FakeJob, memory_root, schema
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from fake_job import FakeJob, schema
-from turnback.core.errors import (
+from turnback.errors import (
     ConfigurationError,
     CorruptFileError,
     IncompatibleStateError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import START, Driver, dead, elsewhere, living, seen
-from turnback.core.errors import CorruptFileError
+from turnback.errors import CorruptFileError
 from turnback.job.liveness import Process
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.run import RunDirectory

@@ -8,7 +8,7 @@ import pytest
 
 from fake_job import START, Driver, dead, elsewhere, living, seen
 from turnback.config.checkpointing import SavepointFormat
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     JobNotRunningError,

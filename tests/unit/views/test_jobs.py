@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from fake_job import Driver, elsewhere
-from turnback.core.errors import (
+from turnback.core.ids import path_segment
+from turnback.errors import (
     AmbiguousJobError,
     ConfigurationError,
     JobNotFoundError,
     JobNotRunningError,
     StorageError,
 )
-from turnback.core.ids import path_segment
 from turnback.job.directory import JobInfo
 from turnback.job.request import RequestKind
 from turnback.job.status import JobState

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fake_job import FakeJob, schema
-from turnback.core.errors import ConfigurationError, CorruptFileError
+from turnback.errors import ConfigurationError, CorruptFileError
 from turnback.values.typeinfo import Types
 from turnback.views import local_sql
 from turnback.views.local_sql import LeftToSpark, query

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import FakeJob, memory_root, schema
-from turnback.core.errors import (
+from turnback.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

@@ -7,7 +7,7 @@ import pytest
 from web_guard_support import FOREIGN, OWN, PATHS, cookie_of, post
 from web_support import BEARER, TOKEN
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.web.guard import LoginThrottle, Session
 
 # -- who calls by which name

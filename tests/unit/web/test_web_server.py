@@ -11,7 +11,7 @@ import pytest
 from web_support import TOKEN, raw, served
 
 from services.missing import missing
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.web.server import listen, serve, url
 from turnback.web.site import Site
 

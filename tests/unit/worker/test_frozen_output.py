@@ -15,15 +15,17 @@ import pytest
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     Row,
     Types,
     ValueStateDescriptor,
+)
+from turnback.functions import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
 )
 
 ROWS = [("a", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)]

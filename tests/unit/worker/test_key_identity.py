@@ -10,7 +10,7 @@ import pytest
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import KeyedProcessFunction, ValueStateDescriptor
-from turnback.core.errors import ElementTypeError
+from turnback.errors import ElementTypeError
 
 NEW_YORK = ZoneInfo("America/New_York")
 START = datetime(2021, 11, 7, 4, 30, tzinfo=UTC)

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from local_engine import LocalEngine, collected, environment, source
-from turnback import KeyedBatchFunction, KeyedProcessFunction, Types, ValueStateDescriptor
-from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback import KeyedProcessFunction, Types, ValueStateDescriptor
+from turnback.errors import ElementTypeError, NullKeyError
+from turnback.functions import KeyedBatchFunction
 
 pytestmark = pytest.mark.slow
 

@@ -8,18 +8,14 @@ import pyarrow.compute as pc
 import pytest
 
 from local_engine import LocalEngine, collected, environment, source
-from turnback import (
-    KeyedBatchFunction,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-)
-from turnback.core.errors import (
+from turnback import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from turnback.errors import (
     ElementTypeError,
     PlanError,
     StateError,
     UserFunctionError,
 )
+from turnback.functions import KeyedBatchFunction
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.worker import runners as batch_runners

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from state_support import FakeJob
-from turnback.core.errors import StateError
+from turnback.errors import StateError
 from turnback.functions.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.stores import HashMapStore

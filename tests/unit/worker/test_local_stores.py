@@ -18,7 +18,7 @@ import pytest
 from local_engine import LocalEngine, collected, environment, source
 from services.missing import missing
 from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
-from turnback.core.errors import LocalStoreError, StateError
+from turnback.errors import LocalStoreError, StateError
 from turnback.storage.directory import DirectoryLock
 from turnback.worker import local_state as localstores
 from turnback.worker.local_state import (

@@ -7,8 +7,8 @@ import pytest
 
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
-from turnback.core.errors import EpochConflictError
 from turnback.driver.epochs import check_barriers
+from turnback.errors import EpochConflictError
 from turnback.plan.plan import Channel, InputId, Level
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type

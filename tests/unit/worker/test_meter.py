@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from manual_clock import ManualClock
-from turnback import DiscardSink
 from turnback.driver.job import describe
 from turnback.driver.metrics import Meter
 from turnback.functions.base import KeyedProcessFunction
@@ -14,6 +13,7 @@ from turnback.functions.partitioning import KeySpec
 from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.plan.plan import Plan
 from turnback.plan.planner import plan
+from turnback.sinks import DiscardSink
 from turnback.state.files import StateFile
 from turnback.values.hints import as_type
 

@@ -17,13 +17,13 @@ from local_engine import LocalEngine, collected, environment, source
 from turnback import (
     CollectSink,
     DataStream,
-    KeyedBatchFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.functions import KeyedBatchFunction
 
 SCHEMA = "k string, n bigint"
 Elements = Counter[tuple[str, int]]

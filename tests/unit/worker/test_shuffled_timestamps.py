@@ -15,16 +15,15 @@ from turnback import (
     KeyedProcessFunction,
     OutputTag,
     Row,
-    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     WatermarkStrategy,
     count,
 )
 from turnback.functions.event_time import MAX_TIME
 from turnback.values.hints import as_type
+from turnback.windows import SlidingEventTimeWindows, TumblingEventTimeWindows
 
 EVENT = "key string, at bigint"
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")

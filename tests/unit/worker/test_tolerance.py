@@ -13,31 +13,33 @@ from hypothesis import strategies as st
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
-    CheckpointedFunction,
     CollectSink,
     DataStream,
-    KeyedBatchFunction,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
     ProcessFunction,
-    ReducingStateDescriptor,
     Row,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import PlanError, UserFunctionError
+from turnback.errors import PlanError, UserFunctionError
+from turnback.functions import (
+    CheckpointedFunction,
+    KeyedBatchFunction,
+    KeyedCoProcessFunction,
+    ReducingStateDescriptor,
+)
 from turnback.plan.bad_records import Letter, decode_letter
 from turnback.values.columns import Batch
 from turnback.values.hints import as_type
 from turnback.values.serializer import Serializer
+from turnback.windows import TumblingEventTimeWindows
 from turnback.worker.tolerance import surely_fits
 from type_strategies import ELEMENTS
 

@@ -11,10 +11,9 @@ from turnback import (
     ListStateDescriptor,
     MapFunction,
     ProcessFunction,
-    TwoPhaseCommitSink,
     ValueStateDescriptor,
 )
-from turnback.core.errors import (
+from turnback.errors import (
     ElementTypeError,
     NullKeyError,
     SinkError,
@@ -22,6 +21,7 @@ from turnback.core.errors import (
     UnsupportedTypeError,
     UserFunctionError,
 )
+from turnback.sinks import TwoPhaseCommitSink
 from turnback.sinks.base import Sink, SinkWriter
 from turnback.worker.message import EncodedError, decode_error, encode_error, user_error
 

@@ -9,7 +9,7 @@ import pytest
 
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
-from turnback.core.errors import PlanError, StateError
+from turnback.errors import PlanError, StateError
 from turnback.spark import worker
 from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef

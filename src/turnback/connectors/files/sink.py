@@ -32,7 +32,7 @@ from turnback.connectors.files.staging import (
     staged_files,
     task_of,
 )
-from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from turnback.core.errors import NotFoundError, SinkError, TurnbackError
+from turnback.errors import NotFoundError, SinkError, TurnbackError
 from turnback.sinks.base import (
     CommitterContext,
     TransactionInfo,

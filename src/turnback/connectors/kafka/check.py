@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from turnback.connectors.kafka.client import Cluster
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import KafkaTopics
-from turnback.core.errors import ConfigurationError, SourceError, TurnbackError
+from turnback.errors import ConfigurationError, SourceError, TurnbackError
 
 _LOG = logging.getLogger(__name__)
 _WORD = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))""")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, SinkError, TurnbackError
 
 _LOG = logging.getLogger(__name__)
 

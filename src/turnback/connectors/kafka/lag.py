@@ -19,8 +19,8 @@ from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kaf
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import topic_ids
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import SourceError
 from turnback.core.extras import require
+from turnback.errors import SourceError
 from turnback.plan.sources import OpenLagReader, ReplayLimit, SourceLag
 
 ANSWER_S = 5.0

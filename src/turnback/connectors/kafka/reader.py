@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.connectors.records import place_of, with_values
-from turnback.core.errors import ConfigurationError
-from turnback.sinks.schemas import DeserializationSchema
+from turnback.connectors.schemas import DeserializationSchema
+from turnback.errors import ConfigurationError
 from turnback.spark.sources import partition_columns
 
 _JAR = "spark-sql-kafka-0-10"

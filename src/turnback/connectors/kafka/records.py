@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from turnback.connectors.kafka.client import Cluster, Record
 from turnback.connectors.kafka.topics import KafkaTopics, TopicLimits
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.connectors.schemas import Payloads, SerializationSchema
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, sink_label
-from turnback.sinks.schemas import Payloads, SerializationSchema
 from turnback.values.columns import Batch, json_column, stream_columns, stream_schema, to_column
 from turnback.values.typeinfo import TypeInfo, Types
 

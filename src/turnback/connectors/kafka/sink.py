@@ -41,15 +41,15 @@ from turnback.connectors.kafka.records import (
     staged_records,
 )
 from turnback.connectors.kafka.topics import KafkaTopics
-from turnback.core.errors import (
+from turnback.core.extras import require
+from turnback.core.ids import path_segment
+from turnback.errors import (
     ConfigurationError,
     NotFoundError,
     SinkError,
     StorageError,
     TurnbackError,
 )
-from turnback.core.extras import require
-from turnback.core.ids import path_segment
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     Committer,

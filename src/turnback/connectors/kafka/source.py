@@ -19,7 +19,7 @@ from turnback.connectors.record_source import (
     RecordSourceBuilder,
     milliseconds,
 )
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.plan.graph import SourceCheck
 from turnback.plan.sources import OpenLagReader
 from turnback.values.typeinfo import TypeInfo, Types

@@ -15,8 +15,8 @@ from turnback.connectors.kafka.client import (
     confluent_kafka,
     of_producers,
 )
-from turnback.core.errors import SinkError, TurnbackError
 from turnback.core.extras import require
+from turnback.errors import SinkError, TurnbackError
 
 _SLICE_S = 1.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"

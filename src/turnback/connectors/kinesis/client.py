@@ -11,8 +11,8 @@ from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, TypeVar
 
-from turnback.core.errors import ConfigurationError, SourceError, TurnbackError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, SourceError, TurnbackError
 
 _T = TypeVar("_T")
 Place = tuple[str, Any]

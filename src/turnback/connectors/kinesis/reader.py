@@ -39,7 +39,7 @@ from turnback.connectors.kinesis.client import (
 )
 from turnback.connectors.kinesis.source import GO_ON, gone_text, lost_text
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
-from turnback.core.errors import SourceError
+from turnback.errors import SourceError
 from turnback.plan.sources import OFFSET_COLUMN
 
 _LOG = logging.getLogger(__name__)

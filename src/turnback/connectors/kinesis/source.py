@@ -15,8 +15,8 @@ from turnback.config.option import nonempty_text, positive
 from turnback.connectors.kinesis.client import KinesisClient, is_ended, lost_since
 from turnback.connectors.kinesis.positions import kinesis_position
 from turnback.connectors.record_source import PythonSourceBuilder, RecordSource, milliseconds
-from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_size
+from turnback.errors import ConfigurationError
 from turnback.plan.graph import SourceCheck
 from turnback.plan.sources import OpenLagReader, SourceLag
 from turnback.values.typeinfo import TypeInfo, Types

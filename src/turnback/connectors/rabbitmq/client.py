@@ -9,9 +9,9 @@ from collections.abc import Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from turnback.core.errors import ConfigurationError, SourceError
 from turnback.core.event_loop import EventLoop
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, SourceError
 
 _APPLICATION_PROPERTIES = 0x74
 _DATA = 0x75

@@ -37,7 +37,7 @@ from turnback.connectors.rabbitmq.client import (
 )
 from turnback.connectors.rabbitmq.positions import rabbitmq_chunks, rabbitmq_positions
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
-from turnback.core.errors import ConfigurationError, SourceError
+from turnback.errors import ConfigurationError, SourceError
 from turnback.plan.sources import OFFSET_COLUMN, SourceLag
 
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from turnback.connectors.sql.values import Limits, Respelled
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.values.typeinfo import TypeInfo
 

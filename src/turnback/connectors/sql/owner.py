@@ -15,7 +15,7 @@ from turnback.connectors.sql.database import (
     name_sink_in_database,
     name_without_directory,
 )
-from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     CommitterContext,
     WriterContext,

@@ -30,9 +30,9 @@ from turnback.connectors.sql.values import (
     joined_rows,
     plain_text,
 )
-from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.core.masking import password_of
+from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
 _DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}

@@ -31,7 +31,7 @@ from turnback.connectors.sql.database import (
 )
 from turnback.connectors.sql.owner import SinkProgress, TableOwner, check_owner_in_task, known_nonce
 from turnback.connectors.sql.values import Limits, check_spelling, check_values
-from turnback.core.errors import ConfigurationError, EpochConflictError, SinkError
+from turnback.errors import ConfigurationError, EpochConflictError, SinkError
 from turnback.sinks.base import (
     ClosingCommitter,
     Committer,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from turnback.core.errors import SinkError
+from turnback.errors import SinkError
 from turnback.values.columns import json_column
 
 Text = Callable[[pa.Array], pa.Array]

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnback.connectors.tables.files import FileNames, TableFile, TableTransaction, join_stats
-from turnback.core.errors import NotFoundError, SinkError, TurnbackError
+from turnback.errors import NotFoundError, SinkError, TurnbackError
 from turnback.sinks.ownership import SinkIdentity
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal

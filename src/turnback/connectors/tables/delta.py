@@ -34,8 +34,8 @@ from turnback.connectors.tables.sink import (
     sync_files,
     who_commits,
 )
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.sinks.base import CommitterContext, attempt_of, sink_label, version_of
 from turnback.sinks.ownership import SinkIdentity
 from turnback.state.files import StorageRef, storage_of

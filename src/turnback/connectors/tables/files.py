@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from turnback.core.errors import NullKeyError, SinkError, StorageError, TableChangedError
+from turnback.errors import NullKeyError, SinkError, StorageError, TableChangedError
 from turnback.sinks.base import (
     CommitterContext,
     SinkWriter,

@@ -38,8 +38,8 @@ from turnback.connectors.tables.sink import (
     sync_files,
     who_commits,
 )
-from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, attempt_of, sink_label
 from turnback.sinks.ownership import Ownership, SinkIdentity
 from turnback.state.files import StorageRef, storage_of

@@ -37,8 +37,8 @@ from turnback.connectors.tables.files import (
     is_partitionable,
     remove_noted,
 )
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, StorageError
 from turnback.core.units import parse_size
+from turnback.errors import ConfigurationError, NotFoundError, SinkError, StorageError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,

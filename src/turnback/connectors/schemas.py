@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError
+from turnback.errors import ConfigurationError
 from turnback.values.columns import Batch, json_column
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types

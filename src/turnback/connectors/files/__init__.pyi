@@ -1,0 +1,5 @@
+from .sink import FileSink
+
+__all__ = [
+    "FileSink",
+]

@@ -1,0 +1,6 @@
+from .source import KinesisOffsetsInitializer, KinesisSource
+
+__all__ = [
+    "KinesisOffsetsInitializer",
+    "KinesisSource",
+]

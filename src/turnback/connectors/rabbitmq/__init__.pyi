@@ -1,0 +1,6 @@
+from .source import RabbitMQOffsetsInitializer, RabbitMQSource
+
+__all__ = [
+    "RabbitMQOffsetsInitializer",
+    "RabbitMQSource",
+]

@@ -1,0 +1,7 @@
+from .delta import DeltaSink
+from .iceberg import IcebergSink
+
+__all__ = [
+    "DeltaSink",
+    "IcebergSink",
+]

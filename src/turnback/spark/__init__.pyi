@@ -1,0 +1,6 @@
+from .batch_sink import BatchEpoch, SparkBatchSink
+
+__all__ = [
+    "BatchEpoch",
+    "SparkBatchSink",
+]
