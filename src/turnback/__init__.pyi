@@ -7,7 +7,6 @@ from .api.streams import AsyncDataStream, DataStream, KeyedStream
 from .config.checkpointing import CheckpointingMode
 from .config.restart import RestartStrategies
 from .connectors.files.sink import FileSink
-from .driver.job import ClaimMode
 from .functions.aggregates import count, max_of, mean_of, min_of, sum_of
 from .functions.base import (
     KeyedProcessFunction,
@@ -23,6 +22,7 @@ from .functions.descriptors import (
     ValueStateDescriptor,
 )
 from .functions.event_time import Duration, Time, TimestampAssigner, WatermarkStrategy
+from .job.run import ClaimMode
 from .sinks.memory import CollectSink, PrintSink
 from .values.row import Row
 from .values.typeinfo import Types

@@ -22,6 +22,7 @@ from turnback.driver import runner as driver_runner
 from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
 from turnback.errors import FINAL, REPLACED
+from turnback.job.run import StartOptions
 from turnback.plan.plan import Plan
 from turnback.sinks.base import Sink
 
@@ -112,7 +113,8 @@ class Driver:
     def start(self) -> None:
         self.world.tell(
             f"== {self.process.name} starts: {self.program.parallelism} tasks, "
-            f"from {self.spec.start_from or 'the newest'}, into {', '.join(self.program.sinks)}"
+            f"from {self.spec.start.start_from or 'the newest'}, "
+            f"into {', '.join(self.program.sinks)}"
             f"{f', renamed {self.program.renames}' if self.program.renames else ''}"
             f"{', without the rest' if self.program.allow else ''}"
         )
@@ -156,7 +158,9 @@ class Driver:
 
 def job_spec(root: str, settings: CheckpointSettings, **more: Any) -> JobSpec:
     restart = RestartStrategies.no_restart()
-    return replace(JobSpec("job", root, settings, restart, "hashmap", bounded=True), **more)
+    start = {name: more.pop(name) for name in StartOptions.__struct_fields__ if name in more}
+    spec = JobSpec("job", root, settings, restart, "hashmap", bounded=True)
+    return replace(spec, start=StartOptions(**start), **more)
 
 
 def context_with(clock: Any) -> Any:

@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -19,6 +19,8 @@ from sysconfig import get_path
 from traceback import FrameSummary, StackSummary, TracebackException
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypedDict, Unpack
+
+from msgspec import structs
 
 from turnback.api.arguments import epoch_limit, key_groups, path_text, snapshot_text
 from turnback.api.client import JobClient
@@ -48,17 +50,19 @@ from turnback.connectors.registry import sink_from_description
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.masking import mask_text
 from turnback.core.units import parse_duration
-from turnback.driver.job import ClaimMode, JobReport, JobSpec
+from turnback.driver.job import JobReport, JobSpec
 from turnback.errors import ConfigurationError, PlanError
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.job.alerts import check_command
 from turnback.job.run import (
+    ClaimMode,
     Launch,
     LaunchMode,
     ProcessId,
     RunDirectory,
     RunError,
     StartedProgram,
+    StartOptions,
     current_run,
 )
 from turnback.job.status import ProgramSetting
@@ -196,6 +200,20 @@ class ExecuteOptions(TypedDict, total=False):
     take_over_sinks: bool
     claim_mode: ClaimMode
     epoch_interval: Duration
+
+
+def _allowed(given: Any) -> bool | tuple[Any, ...]:
+    """What of a snapshot may be dropped."""
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Collection):
+        raise ConfigurationError(
+            "allow_non_restored_state is True, False or a list of uids and of 'uid/state', got "
+            f"{given!r}"
+        )
+    return tuple(given)
 
 
 def job_spec(name: str, configuration: Configuration) -> JobSpec:
@@ -345,37 +363,38 @@ class Launched:
         """
         launch = self.launch
         before = self._started
-        if before and before.name != spec.name and not (before.anew and spec.anew):
+        if before and before.name != spec.name and not (before.collects and spec.collects):
             raise ConfigurationError(
                 f"this program runs several jobs, {before.name!r} and {spec.name!r}: with "
                 "`turnback run` it can be one. Start each with a program of its own"
             )
         self._started = spec
         resumed = self.run.running() is not None  # a driver of this launch ran the job, and died
-        spec = replace(
+        return replace(
             spec,
-            name=spec.name if spec.anew else launch.name or spec.name,
-            allow_non_restored_state=launch.allow_non_restored_state
-            or spec.allow_non_restored_state,
-            renames={**spec.renames, **dict[Any, Any](launch.renames)},
-            fork=launch.fork or spec.fork,
-            allow_pickled_state=launch.allow_pickled_state or spec.allow_pickled_state,
-            take_over_sinks=launch.take_over_sinks or spec.take_over_sinks,
-            claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else spec.claim_mode,
+            name=spec.name if spec.collects else launch.name or spec.name,
+            start=self._start_options(spec, first=before is None, resumed=resumed),
             run=self.run,
             resumed=resumed,
             script=(launch.script, *launch.arguments),
             started=StartedProgram.of_launch(launch, spec.root),
         )
-        if before:
-            return replace(spec, take_over_sinks=False)
-        if launch.mode is LaunchMode.RUN and resumed:
-            spec = replace(spec, take_over_sinks=False)
-            if not spec.anew:
-                return replace(spec, start_from=None, fresh=False)
-        if launch.start_from is not None:
-            return replace(spec, start_from=launch.start_from, fresh=False)
-        return replace(spec, start_from=None, fresh=True) if launch.fresh else spec
+
+    def _start_options(self, spec: JobSpec, *, first: bool, resumed: bool) -> StartOptions:
+        launch = self.launch
+        options = launch.or_else(spec.start)
+        where = spec.start if not first else options
+        take_over = options.take_over_sinks and first
+        if launch.mode is LaunchMode.RUN and resumed and first:
+            take_over = False
+            if not spec.collects:
+                where = StartOptions()
+        return structs.replace(
+            options,
+            start_from=where.start_from,
+            fresh=where.fresh,
+            take_over_sinks=take_over,
+        )
 
 
 @cache
@@ -749,7 +768,8 @@ class StreamExecutionEnvironment:
         """Start a job that only hands out its elements: it starts empty, and has its own name."""
         spec = job_spec("collect", self.configuration)
         name = check_job_name(collecting_name(self._launched, spec.root))
-        spec = replace(spec, name=name, bounded=self._graph.ends(), fresh=True, anew=True)
+        spec = replace(spec, name=name, bounded=self._graph.ends(), collects=True)
+        spec = replace(spec, start=StartOptions(fresh=True))
         return self._start(spec)
 
     def execute_async(
@@ -806,14 +826,16 @@ class StreamExecutionEnvironment:
             bounded=self._graph.ends() if bounded is None else bounded,
             end_event_time=end_event_time,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
-            start_from=snapshot_text(start_from),
-            fresh=fresh,
-            allow_non_restored_state=allow_non_restored_state,
-            renames=dict(renames or {}),
-            fork=fork,
-            allow_pickled_state=allow_pickled_state,
-            take_over_sinks=take_over_sinks,
-            claim_mode=claim_mode,
+            start=StartOptions(
+                start_from=snapshot_text(start_from),
+                fresh=fresh,
+                allow_non_restored_state=_allowed(allow_non_restored_state),
+                renames=dict(renames or {}),
+                fork=fork,
+                allow_pickled_state=allow_pickled_state,
+                take_over_sinks=take_over_sinks,
+                claim_mode=claim_mode,
+            ),
         )
         return self._start(spec)
 

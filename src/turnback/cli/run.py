@@ -118,7 +118,7 @@ def run(
     checkpoint. The options given here override those in the script. Without -d its output is
     printed here, and Ctrl-C cancels it.
     """
-    from turnback.job.run import Launch
+    from turnback.job.run import ClaimMode, Launch
 
     if fresh and start_from is not None:
         raise ConfigurationError("--fresh and -s contradict each other: give one of them")
@@ -139,7 +139,7 @@ def run(
         fresh=fresh,
         allow_non_restored_state=droppable(allow_all, allow),
         renames=parse_renames(rename),
-        claim_mode=claim_mode,
+        claim_mode=None if claim_mode is None else ClaimMode(claim_mode),
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
         take_over_sinks=take_over_sinks,

@@ -6,7 +6,6 @@ import platform
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from importlib.metadata import version
 
 from turnback.config.checkpointing import CheckpointSettings, SavepointSettings
@@ -21,21 +20,11 @@ from turnback.errors import (
     UserFunctionError,
 )
 from turnback.functions.partitioning import KeySpec
-from turnback.job.run import RunDirectory, StartedProgram
+from turnback.job.run import RunDirectory, StartedProgram, StartOptions
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import Sink
-from turnback.snapshot.matching import Allowed, Renames
-
-
-class ClaimMode(Enum):
-    """Whether a job that starts from a savepoint owns it from then on."""
-
-    NO_CLAIM = "no_claim"
-    """The savepoint stays as it is, and any number of jobs can start from it."""
-    CLAIM = "claim"
-    """The job owns it, and deletes it once the job has a checkpoint of its own."""
 
 
 RebuildSink = Callable[[Mapping[str, str]], Sink | None]
@@ -61,14 +50,7 @@ class JobSpec:
     end_event_time: bool = True
     """Whether event time runs to its end when the input ends."""
     epoch_interval_ms: int = 0
-    start_from: str | int | None = None
-    fresh: bool = False
-    allow_non_restored_state: Allowed = False
-    renames: Renames = field(default_factory=dict)
-    fork: bool = False
-    allow_pickled_state: bool = False
-    take_over_sinks: bool = False
-    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    start: StartOptions = StartOptions()  # noqa: RUF009 - it is frozen
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
@@ -79,7 +61,7 @@ class JobSpec:
     """What the driver shares with its supervisor, if it has one."""
     resumed: bool = False
     """Whether the supervisor has started the driver again after one that died."""
-    anew: bool = False
+    collects: bool = False
     """Whether it only hands out its elements: those of an earlier process are gone with it."""
     script: tuple[str, ...] = ()
     """The program and its arguments, if they are known."""

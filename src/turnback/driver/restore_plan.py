@@ -13,7 +13,6 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import END_OF_TIME, Fence, Manifest, SourcePosition
 from turnback.driver.context import JobContext
 from turnback.driver.engine import stream_names
-from turnback.driver.job import ClaimMode
 from turnback.driver.sinks import JobSinks, claim_targets
 from turnback.errors import (
     FINAL,
@@ -24,6 +23,7 @@ from turnback.errors import (
     SourceError,
 )
 from turnback.job.directory import JobDirectory
+from turnback.job.run import ClaimMode
 from turnback.job.status import JobState
 from turnback.plan.plan import Plan
 from turnback.plan.sources import whole_source
@@ -223,7 +223,7 @@ class RestorePlanner:
         info = self._directory.check_owner()
         job_id = info.job_id if info else ""
         try:
-            if not self._spec.fresh:
+            if not self._spec.start.fresh:
                 log = CheckpointLog(self._directory.storage)
                 self._checked = self.find(log, job_id, first=True)
             found = self._checked
@@ -231,7 +231,7 @@ class RestorePlanner:
                 self._refuse_ended(found)
             snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
             _check_sources(self._plan, self._spec.name, snapshot, claims)
-            take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
+            take_over = self._spec.start.take_over_sinks  # only now: a restart takes nothing back
             options = self._spec.storage_options
             claim_targets(self._plan, self._directory, job_id, options=options, take_over=take_over)
         except FINAL:
@@ -264,8 +264,8 @@ class RestorePlanner:
         The first attempt starts from what the user chose. `own_attempts` are those of this driver,
         which has this program.
         """
-        if self._spec.start_from is not None and first:
-            return self._match_once(locate(self._spec.start_from, self._storage), job_id)
+        if self._spec.start.start_from is not None and first:
+            return self._match_once(locate(self._spec.start.start_from, self._storage), job_id)
         point = resume_point(log, self._directory)
         if point is None:
             return None
@@ -308,7 +308,7 @@ class RestorePlanner:
         if known and own is not None:
             sinks = {uid: uid for uid in snapshot.promised}
             return RestorePlan(snapshot, own, logged, sinks=sinks, watermarks=own.watermarks)
-        if logged is not None and self._spec.start_from is not None:
+        if logged is not None and self._spec.start.start_from is not None:
             require_files(self._directory, logged)
         self._check_job(snapshot)
         self._check_groups(snapshot)
@@ -345,14 +345,14 @@ class RestorePlanner:
         return msgspec.structs.replace(manifest, watermarks=watermarks, drained_by=drained_by)
 
     def _check_job(self, snapshot: Snapshot) -> None:
-        chosen = self._spec.start_from is not None  # else an earlier start was allowed to
-        if chosen and snapshot.job != self._spec.name and not self._spec.fork:
+        chosen = self._spec.start.start_from is not None  # else an earlier start was allowed to
+        if chosen and snapshot.job != self._spec.name and not self._spec.start.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
                 f"{self._spec.name!r}: to start another job from it, pass fork=True "
                 "(turnback run --fork)"
             )
-        if self._spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
+        if self._spec.start.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
             raise ConfigurationError(
                 f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
                 "belong to the job that took them"
@@ -374,7 +374,7 @@ class RestorePlanner:
             for s in claims.states.values()
             if "pickled" in repr((s.schema.value, s.schema.sub))
         )
-        if names and not self._spec.allow_pickled_state:
+        if names and not self._spec.start.allow_pickled_state:
             raise ConfigurationError(
                 f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
                 "code that is in the savepoint. If you trust where it comes from, pass "
@@ -389,8 +389,8 @@ class RestorePlanner:
         Operators are opened where only that tells which states they ask for.
         """
         spec = self._spec
-        renames = spec.renames
-        allow = spec.allow_non_restored_state
+        renames = spec.start.renames
+        allow = spec.start.allow_non_restored_state
         if resumed:  # what an earlier start has renamed or dropped is not there any more
             renames = {old: renames[old] for old in known_names(snapshot, renames)}
             allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))

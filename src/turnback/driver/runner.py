@@ -21,7 +21,6 @@ from turnback.driver.context import AttemptContext, FenceGuard, Heartbeat, JobCo
 from turnback.driver.engine import Engine
 from turnback.driver.epochs import watch_limits
 from turnback.driver.job import (
-    ClaimMode,
     EpochStats,
     JobReport,
     JobSpec,
@@ -55,7 +54,7 @@ from turnback.errors import (
 from turnback.job.alerts import Hooks, JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, FilesChanged, History, JobEnded, Restarting
-from turnback.job.run import RunError, RunningJob
+from turnback.job.run import ClaimMode, RunError, RunningJob
 from turnback.job.status import JobState, Status, StatusUpdate
 from turnback.job.throughput import ThroughputLog
 from turnback.plan.plan import Plan, SourcePlan
@@ -208,7 +207,7 @@ class JobRunner:
         if isinstance(storage, LocalStorage):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
-        self._run_as(self._directory.renew() if self.spec.fresh else self._directory.open())
+        self._run_as(self._directory.renew() if self.spec.start.fresh else self._directory.open())
         if self.spec.resumed:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
         strategy = self.spec.restart.create()
@@ -281,7 +280,7 @@ class JobRunner:
             commit_promised(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
-            self._record_start(log, matched, told=first and self.spec.start_from is not None)
+            self._record_start(log, matched, told=first and self.spec.start.start_from is not None)
             record_left_out(log, matched)
             # Whoever takes over after this reads what was given up, and before it is rolled back.
             log.check_fence()
@@ -361,7 +360,7 @@ class JobRunner:
         own = matched.own if matched else None
         if snapshot is not None and own is None:
             self.origin = snapshot.origin
-            if self.spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is not None:
+            if self.spec.start.claim_mode is ClaimMode.CLAIM and snapshot.metadata is not None:
                 self._claimed = snapshot
         name, epoch = (snapshot.name, snapshot.epoch) if snapshot else (None, None)
         _LOG.info("job %r: attempt %d starts from %s", self.spec.name, attempt, name or "nothing")

@@ -8,7 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
@@ -108,8 +108,50 @@ class LaunchMode(StrEnum):
     """To learn what it is: `execute` ends the program before anything runs."""
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program is to be run; what `execute_async` takes wins over what the code gives it.
+class ClaimMode(Enum):
+    """Whether a job that starts from a savepoint owns it from then on."""
+
+    NO_CLAIM = "no_claim"
+    """The savepoint stays as it is, and any number of jobs can start from it."""
+    CLAIM = "claim"
+    """The job owns it, and deletes it once the job has a checkpoint of its own."""
+
+
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job starts, and what it may do there; see `StreamExecutionEnvironment.execute_async`.
+
+    The command line, the program and the driver all have these.
+    """
+
+    start_from: str | int | None = None
+    fresh: bool = False
+    allow_non_restored_state: bool | tuple[Any, ...] = False
+    renames: dict[Any, Any] = {}
+    claim_mode: ClaimMode | None = None
+    """None if nothing was said, which means that the savepoint is not claimed."""
+    fork: bool = False
+    allow_pickled_state: bool = False
+    take_over_sinks: bool = False
+
+    def or_else(self, other: StartOptions) -> StartOptions:
+        """These, and where they say nothing, those of the other."""
+        says_where = self.fresh or self.start_from is not None
+        where = self if says_where else other
+        return StartOptions(
+            start_from=where.start_from,
+            fresh=where.fresh,
+            allow_non_restored_state=self.allow_non_restored_state
+            or other.allow_non_restored_state,
+            renames={**other.renames, **self.renames},
+            claim_mode=self.claim_mode or other.claim_mode,
+            fork=self.fork or other.fork,
+            allow_pickled_state=self.allow_pickled_state or other.allow_pickled_state,
+            take_over_sinks=self.take_over_sinks or other.take_over_sinks,
+        )
+
+
+class Launch(StartOptions, frozen=True, kw_only=True):
+    """How a program is to be run; what it says wins over what the program gives `execute_async`.
 
     Attributes:
         directory: The working directory of the script.
@@ -127,14 +169,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "."
     mode: LaunchMode = LaunchMode.RUN
     name: str | None = None
-    start_from: str | None = None
-    fresh: bool = False
-    allow_non_restored_state: bool | tuple[str, ...] = False
-    renames: dict[str, str] = {}
-    claim_mode: str | None = None
-    fork: bool = False
-    allow_pickled_state: bool = False
-    take_over_sinks: bool = False
     root: str | None = None
     settings: dict[str, str] = {}
     detached: bool = False
@@ -402,7 +436,7 @@ def _options(launch: Launch, root: str) -> tuple[str, ...]:
 
 def _options_of_start(launch: Launch) -> tuple[str, ...]:
     """Options that are about the snapshot it started from."""
-    words = [] if launch.start_from is None else ["-s", launch.start_from]
+    words = [] if launch.start_from is None else ["-s", str(launch.start_from)]
     for old, new in launch.renames.items():
         words += ["--rename", f"{old}={new}"]
     allowed = launch.allow_non_restored_state
@@ -411,7 +445,7 @@ def _options_of_start(launch: Launch) -> tuple[str, ...]:
     elif allowed:
         words += [word for state in allowed for word in ("--allow", state)]
     if launch.claim_mode is not None:
-        words += ["--claim-mode", launch.claim_mode]
+        words += ["--claim-mode", launch.claim_mode.value]
     flags = {
         "--fresh": launch.fresh,
         "--fork": launch.fork,

@@ -82,10 +82,10 @@ def _check(program: ProgramPlanned) -> CheckReport:
     spec = program.spec
     directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
-    snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
-    allow = spec.allow_non_restored_state
+    snapshot = locate("latest" if spec.start.start_from is None else spec.start.start_from, job)
+    allow = spec.start.allow_non_restored_state
     streams = stream_counts(program.plan)
-    return check(program.plan, snapshot, spec.renames, allow, streams)
+    return check(program.plan, snapshot, spec.start.renames, allow, streams)
 
 
 def _settle(program: ProgramPlanned, action: str, force: bool) -> Settled:
