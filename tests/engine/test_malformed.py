@@ -102,8 +102,8 @@ def test_what_is_malformed(jobs: Jobs) -> None:
     env, seen, keys = jobs.env(), CollectSink(), CollectSink()
     for format, schema in (("json", SCHEMA), ("csv", CSV)):
         directory = jobs.input(format)
-        read = env.from_files(directory, format, schema, uid=format, on_malformed="side")
-        read.malformed_records().sink_to(seen).uid(f"{format}-malformed")
+        read = env.from_files(directory, format, schema, uid=format, on_malformed="dead_letter")
+        read.dead_letters().sink_to(seen).uid(f"{format}-malformed")
         read.map(lambda row: row.k, str).uid(f"{format}-k").sink_to(keys).uid(f"{format}-keys")
     assert [source.read.names for source in env.plan().sources] == [("k",)] * 2  # type: ignore[attr-defined]
     env.execute("job", bounded=True)
@@ -163,8 +163,8 @@ def run(jobs: Jobs, policy: str | None, *failing_calls: int, **how: Any) -> Any:
         max_files_per_epoch=1,
         on_malformed=policy,
     )
-    if policy == "side":
-        texts = events.malformed_records().map(lambda row: row.text, str).uid("texts")
+    if policy == "dead_letter":
+        texts = events.dead_letters().map(lambda row: row.text, str).uid("texts")
         texts.sink_to(jobs.sink("malformed")).uid("malformed")
     function = FailsOn(jobs.marks, *failing_calls) if failing_calls else Count()
     counted = events.key_by("k").process(function, COUNTED).uid("count")
@@ -175,7 +175,7 @@ def run(jobs: Jobs, policy: str | None, *failing_calls: int, **how: Any) -> Any:
 GOOD = '{"k":"a","n":1}'
 
 
-@pytest.mark.parametrize("policy", ["drop", "side"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_each_is_counted_once_whatever_fails(jobs: Jobs, policy: str) -> None:
     for number in range(4):
         feed(jobs, "events", GOOD, f'{{"k":"b","n":"{number}"}}', f"{number}{{", GOOD)
@@ -185,7 +185,7 @@ def test_each_is_counted_once_whatever_fails(jobs: Jobs, policy: str) -> None:
     assert [epoch.records for epoch in report.epochs][-1] == 2
     assert counts(jobs) == {"events": 8}
     texts = [f'{{"k":"b","n":"{n}"}}' for n in range(4)] + [f"{n}{{" for n in range(4)]
-    assert jobs.out("malformed") == (sorted(texts, key=repr) if policy == "side" else [])
+    assert jobs.out("malformed") == (sorted(texts, key=repr) if policy == "dead_letter" else [])
 
 
 def test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended(jobs: Jobs) -> None:
@@ -198,7 +198,7 @@ def test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended(jobs: J
     assert str(cause).startswith(
         f'source \'events\': a record does not fit its schema: {bad}: \'{{"n": 3, "k": "secret'
     )
-    assert 'on_malformed="drop"' in str(cause)
+    assert 'on_malformed="skip"' in str(cause)
     assert not {"py4j", "concurrent", "pyspark"} & set(error_text(cause).split("/"))
     assert len(str(cause)) < 600 + len(str(bad))
     assert not [event for event in jobs.events() if isinstance(event, Restarting)]
@@ -210,13 +210,13 @@ def test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended(jobs: J
 
 def test_the_policy_may_change_and_the_count_goes_on(jobs: Jobs) -> None:
     feed(jobs, "events", GOOD, "{", "{")
-    run(jobs, "drop")
+    run(jobs, "skip")
     assert counts(jobs) == {"events": 2}
     feed(jobs, "events", GOOD, "[")
     with pytest.raises(MalformedRecordError, match="does not fit its schema"):
         run(jobs, "fail")
     assert counts(jobs) == {"events": 2}
-    run(jobs, "side")
+    run(jobs, "dead_letter")
     assert counts(jobs) == {"events": 3}
     feed(jobs, "events", GOOD)
     run(jobs, None)
@@ -231,9 +231,9 @@ def test_with_event_time(jobs: Jobs) -> None:
     env, times, seen = jobs.env(), CollectSink(), CollectSink()
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
     events = env.from_files(
-        jobs.input("events"), "json", "k string, n bigint", "events", on_malformed="side"
+        jobs.input("events"), "json", "k string, n bigint", "events", on_malformed="dead_letter"
     ).assign_timestamps_and_watermarks(strategy)
-    events.uid("time").malformed_records().sink_to(seen).uid("malformed")
+    events.uid("time").dead_letters().sink_to(seen).uid("malformed")
     events.sink_to(times).uid("out")
     env.execute("job", bounded=True)
     assert [row.k for row in times.results] == ["a", "b", "c"]
@@ -244,7 +244,7 @@ def test_with_event_time(jobs: Jobs) -> None:
 def test_a_record_is_a_line(jobs: Jobs) -> None:
     """Arrow would take these for one record."""
     feed(jobs, "events", '{"k":', '"a"}')
-    run(jobs, "drop")
+    run(jobs, "skip")
     assert (jobs.out(), counts(jobs)) == ([], {"events": 2})
 
 
@@ -258,8 +258,8 @@ def test_a_killed_driver_counts_each_once_and_a_savepoint_has_the_count(
     def program(env: StreamExecutionEnvironment) -> None:
         # Read first in every epoch: files that were there before an element are in it.
         source(env, "tick", int).sink_to(CollectSink()).uid("ticks")
-        read = env.from_files(files, "json", "k string", "files", on_malformed="side")
-        read.malformed_records().sink_to(CollectSink()).uid("malformed")
+        read = env.from_files(files, "json", "k string", "files", on_malformed="dead_letter")
+        read.dead_letters().sink_to(CollectSink()).uid("malformed")
         read.key_by("k").process(Count(), COUNTED).uid("count").sink_to(CollectSink()).uid("out")
 
     def give(job: JobHarness, number: int) -> None:

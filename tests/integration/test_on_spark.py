@@ -117,7 +117,7 @@ def test_malformed_records_as_without_spark(jobs: Jobs, story: Any) -> None:
     story(jobs)
 
 
-@pytest.mark.parametrize("policy", ["drop", "side"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_malformed_records_are_counted_once(jobs: Jobs, policy: str) -> None:
     malformed.test_each_is_counted_once_whatever_fails(jobs, policy)
 

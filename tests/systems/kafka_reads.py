@@ -57,8 +57,8 @@ def read(
 ) -> list[Any]:
     timeless = WatermarkStrategy.no_watermarks()
     stream = env.from_source(source, timeless, "records", uid="records", on_malformed=on_malformed)
-    if on_malformed == "side":
-        stream = stream.malformed_records()
+    if on_malformed == "dead_letter":
+        stream = stream.dead_letters()
     with stream.execute_and_collect(job) as elements:
         return [_plain(element) for element in elements]
 

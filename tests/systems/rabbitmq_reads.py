@@ -39,7 +39,7 @@ def read(env: StreamExecutionEnvironment, source: RabbitMQSource, job: str) -> l
     timeless, side = WatermarkStrategy.no_watermarks(), job if job == "side" else None
     stream = env.from_source(source, timeless, "records", uid="records", on_malformed=side)
     if side:
-        stream = stream.malformed_records()
+        stream = stream.dead_letters()
     with stream.execute_and_collect(job) as elements:
         return [_plain(element) for element in elements]
 

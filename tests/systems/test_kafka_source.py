@@ -70,7 +70,7 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
         "texts": (texts, "text", None),
         "uncommitted": (texts, "uncommitted", None),
         "rows": (rows, "json", None),
-        "malformed": (rows, "malformed", "side"),
+        "malformed": (rows, "malformed", "dead_letter"),
         "refused-record": (rows, "malformed", "fail"),
         "offsets": (parts, "offsets", {"0": 1, "1": 3}),
         "timestamp": (parts, "timestamp", 3000),

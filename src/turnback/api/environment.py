@@ -66,7 +66,7 @@ from turnback.job.run import (
     current_run,
 )
 from turnback.job.status import ProgramSetting
-from turnback.plan.bad_records import MalformedPolicy, files_policy
+from turnback.plan.bad_records import ErrorPolicy, files_policy
 from turnback.plan.graph import NodeKind, StreamGraph
 from turnback.plan.plan import Plan
 from turnback.plan.planner import plan
@@ -656,8 +656,8 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             max_bytes_per_epoch: How many bytes of new files, such as "64 mb", but always a file.
             on_malformed: What becomes of a record of JSON or CSV that does not fit the schema:
-                "fail", the default: the job ends, and says which one it is; "drop": it is left
-                out, and counted; "side": it goes to `malformed_records`, and is counted.
+                "fail", the default: the job ends, and says which one it is; "skip": it is left
+                out, and counted; "dead_letter": it goes to `dead_letters`, and is counted.
             on_changed_files: What becomes of the job if a local file is changed after it was read,
                 as its size and its modification time tell: "warn", the default: that is told in
                 its log, its status and its history, and the job goes on; "fail": it ends, and
@@ -697,7 +697,7 @@ class StreamExecutionEnvironment:
             type_info: The type of the elements, to make sure of it.
             uid: Identity of the source.
             on_malformed: What becomes of values that do not fit a `JsonRowDeserializationSchema`:
-                as in `from_files`; "drop" is what `ignore_parse_errors` of the schema says.
+                as in `from_files`; "skip" is what `ignore_parse_errors` of the schema says.
         """
         type = check_source(source, watermark_strategy, source_name, type_info)
         policy = source.malformed_policy(on_malformed)
@@ -725,7 +725,7 @@ class StreamExecutionEnvironment:
         frame: Any,
         uid: str | None,
         type: TypeInfo | None = None,
-        on_malformed: MalformedPolicy | None = None,
+        on_malformed: ErrorPolicy | None = None,
         *,
         bounded: bool = False,
     ) -> DataStream:

@@ -253,35 +253,27 @@ class ErrorHandling(Named):
         return self
 
     def dead_letters(self) -> DataStream:
-        """Elements at which the function failed, with `on_error("dead_letter")`: to be written.
+        """What was left out here: a stream of rows, to be written somewhere.
 
-        They are rows: `operator`, `key` and `element` as text, `error`, `epoch`, `task`, `position`
-        among the elements of the task, and `data`, by which `turnback redrive` feeds them back.
-        """
-        tag = OutputTag(DEAD_LETTERS, DEAD_LETTER)
-        following: Any = self
-        stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, DEAD_LETTER)
-        return stream.name("dead letters")
+        Of an operator with `on_error("dead_letter")` these are elements at which its function has
+        failed: `operator`, `key` and `element` as text, `error`, `epoch`, `task`, `position` among
+        the elements of the task, and `data`, by which `turnback redrive` feeds them back.
 
-    def malformed_records(self) -> DataStream:
-        """Records of this source that do not fit its schema, with `on_malformed="side"`.
-
-        They are rows, to be written somewhere: the uid of the `source`, the `place` it was read
-        from (the file, or partition and offset), and the `text` of the record.
+        Of a source with `on_malformed="dead_letter"` these are records that do not fit its schema:
+        the uid of the `source`, the `place` they were read from (the file, or partition and
+        offset), and the `text` of the record.
         """
         node = self._node
-        if node.kind is NodeKind.TIMESTAMPS:
+        if node.kind is NodeKind.TIMESTAMPS and node.inputs[0].kind is NodeKind.SOURCE:
             node = node.inputs[0]
-        if node.kind is not NodeKind.SOURCE:
-            raise PlanError(
-                f"{node.kind.value} {node.name!r} has no malformed records: only what from_files "
-                "and from_source give has; call malformed_records() there"
-            )
-        tag = OutputTag(MALFORMED, MALFORMED_RECORD)
+        if node.kind is NodeKind.SOURCE:
+            tag = OutputTag(MALFORMED, MALFORMED_RECORD)
+        else:
+            tag = OutputTag(DEAD_LETTERS, DEAD_LETTER)
         following: Any = self
-        stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, MALFORMED_RECORD)
+        stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, tag.type_info)
         stream._node.inputs = (node,)
-        return stream.name("malformed records")
+        return stream.name("dead letters")
 
 
 class BroadcastStream:

@@ -15,7 +15,7 @@ from turnback.connectors.schemas import (
 )
 from turnback.errors import ConfigurationError, PlanError
 from turnback.functions.event_time import WatermarkStrategy
-from turnback.plan.bad_records import MalformedPolicy, malformed_policy
+from turnback.plan.bad_records import ErrorPolicy, malformed_policy
 from turnback.plan.graph import SourceCheck
 from turnback.plan.sources import OpenLagReader
 from turnback.values.columns import stream_columns
@@ -57,7 +57,7 @@ class RecordSource(ABC):
         names, types = zip(*[*stream_columns(value), *more], strict=True)
         return RowTypeInfo(names, types)
 
-    def malformed_policy(self, given: str | None) -> MalformedPolicy | None:
+    def malformed_policy(self, given: str | None) -> ErrorPolicy | None:
         """What becomes of values that do not fit the schema; None if they are not parsed.
 
         Args:
@@ -65,7 +65,7 @@ class RecordSource(ABC):
         """
         policy = malformed_policy("from_source", "fail" if given is None else given)
         if not isinstance(self.schema, JsonRowDeserializationSchema):
-            if policy is not MalformedPolicy.FAIL:
+            if policy is not ErrorPolicy.FAIL:
                 raise PlanError(
                     f"from_source: values are given as they are, so none is malformed; "
                     f"on_malformed={policy.value!r} is for a JsonRowDeserializationSchema. What "
@@ -74,12 +74,12 @@ class RecordSource(ABC):
             return None
         if not self.schema.ignore_parse_errors:
             return policy
-        if given not in (None, MalformedPolicy.DROP.value):
+        if given not in (None, ErrorPolicy.SKIP.value):
             raise PlanError(
                 f"from_source: on_malformed={policy.value!r}, but the schema leaves malformed "
                 "values out; build it without ignore_parse_errors()"
             )
-        return MalformedPolicy.DROP
+        return ErrorPolicy.SKIP
 
     @abstractmethod
     def frame(self, spark: SparkSession) -> DataFrame:

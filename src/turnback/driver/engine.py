@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.driver.job import JobSpec
-from turnback.plan.bad_records import MalformedPolicy
+from turnback.plan.bad_records import ErrorPolicy
 from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit
 from turnback.storage.base import Storage
@@ -113,7 +113,7 @@ class Engine(Protocol):
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
-        on_malformed: MalformedPolicy | None,
+        on_malformed: ErrorPolicy | None,
     ) -> Any:
         """A stream of the records of files; see `StreamExecutionEnvironment.from_files`."""
 

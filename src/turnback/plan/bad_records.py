@@ -14,15 +14,15 @@ from turnback.errors import ConfigurationError, MalformedRecordError, PlanError
 from turnback.values.typeinfo import Descriptor, RowTypeInfo, TypeInfo, Types
 
 
-class MalformedPolicy(Enum):
-    """What a source does with a record that does not fit its schema."""
+class ErrorPolicy(Enum):
+    """What becomes of an element at which a function fails, and of a record that cannot be read."""
 
     FAIL = "fail"
-    """The job ends, with an error that shows the record."""
-    DROP = "drop"
-    """The record is left out, and counted."""
-    SIDE = "side"
-    """The record is left out and counted, and goes to the malformed records of the source."""
+    """The attempt fails, and the restart strategy decides."""
+    SKIP = "skip"
+    """It is left out, and counted."""
+    DEAD_LETTER = "dead_letter"
+    """It is left out and counted, and goes to the dead letters of the operator or the source."""
 
 
 MALFORMED = "turnback.malformed"
@@ -49,12 +49,12 @@ _SHOWN = 200
 """So many characters of a record are part of an error."""
 
 
-def malformed_policy(what: str, given: Any) -> MalformedPolicy:
+def malformed_policy(what: str, given: Any) -> ErrorPolicy:
     """The policy that was asked for by name; `what` begins the message if there is none."""
     try:
-        return MalformedPolicy(given)
+        return ErrorPolicy(given)
     except ValueError:
-        known = ", ".join(repr(each.value) for each in MalformedPolicy)
+        known = ", ".join(repr(each.value) for each in ErrorPolicy)
         raise PlanError(f"{what}: on_malformed takes one of {known}, got {given!r:.80}") from None
 
 
@@ -66,7 +66,7 @@ def with_malformed(type: TypeInfo) -> RowTypeInfo:
 
 def files_policy(
     format: str, columns: Collection[str], options: Mapping[str, Any], given: Any
-) -> MalformedPolicy | None:
+) -> ErrorPolicy | None:
     """What becomes of malformed records of files; None if that is left to Spark, or there are none.
 
     Args:
@@ -77,7 +77,7 @@ def files_policy(
     """
     policy = malformed_policy("from_files", "fail" if given is None else given)
     if format not in TEXT_FORMATS:
-        if policy is not MalformedPolicy.FAIL:
+        if policy is not ErrorPolicy.FAIL:
             raise PlanError(
                 f"from_files: nothing is parsed in {format} files, so no record is malformed; "
                 f"on_malformed={policy.value!r} is for {' and '.join(TEXT_FORMATS)}"
@@ -100,8 +100,8 @@ def malformed_error(uid: str, place: str | None, text: str | None) -> MalformedR
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return MalformedRecordError(
         f"source {uid!r}: a record does not fit its schema: {place}: {shown!r}. Mend what is "
-        'there, correct the schema, or go on without such records: on_malformed="drop" counts '
-        'them, on_malformed="side" gives them to malformed_records()'
+        'there, correct the schema, or go on without such records: on_malformed="skip" counts '
+        'them, on_malformed="dead_letter" gives them to dead_letters()'
     )
 
 
@@ -192,14 +192,3 @@ def decode_letter(data: bytes) -> Letter:
         except msgspec.MsgspecError:
             pass
     raise ConfigurationError(f"{data[:40]!r} is no dead letter: it is no `data` of one")
-
-
-class ErrorPolicy(Enum):
-    """What an operator does with an element at which its function fails."""
-
-    FAIL = "fail"
-    """The attempt fails, and the restart strategy decides."""
-    SKIP = "skip"
-    """The element is left out."""
-    DEAD_LETTER = "dead_letter"
-    """The element is left out, and goes to the dead letters of the operator."""

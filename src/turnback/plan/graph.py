@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from turnback.functions.partitioning import KeySpec
-from turnback.plan.bad_records import ErrorPolicy, MalformedPolicy
+from turnback.plan.bad_records import ErrorPolicy
 from turnback.plan.sources import OpenLagReader, WatchedFiles
 from turnback.values.typeinfo import TypeInfo
 
@@ -116,7 +116,7 @@ class Node:
     files: WatchedFiles | None = None
     unwatched: str = ""
     on_error: ErrorPolicy = ErrorPolicy.FAIL
-    on_malformed: MalformedPolicy | None = None
+    on_malformed: ErrorPolicy | None = None
 
     @property
     def key(self) -> KeySpec | None:

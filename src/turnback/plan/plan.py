@@ -14,7 +14,7 @@ from turnback.functions.descriptors import TimeOrderedStateDescriptor
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.functions.operator_state import has_operator_state
 from turnback.functions.partitioning import KeySpec, Partitioning, Spread
-from turnback.plan.bad_records import ErrorPolicy, MalformedPolicy, with_malformed
+from turnback.plan.bad_records import ErrorPolicy, with_malformed
 from turnback.plan.graph import Node, NodeKind, SourceCheck
 from turnback.plan.sources import WHOLE, OpenLagReader, WatchedFiles
 from turnback.timing.folded_windows import PaneFunction
@@ -220,12 +220,12 @@ class SourcePlan:
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
     files: WatchedFiles | None = None
-    on_malformed: MalformedPolicy | None = None
+    on_malformed: ErrorPolicy | None = None
 
     @property
     def malformed_from(self) -> str:
         """Its uid, if its malformed records are sorted out."""
-        return "" if self.on_malformed in (None, MalformedPolicy.FAIL) else self.uid
+        return "" if self.on_malformed in (None, ErrorPolicy.FAIL) else self.uid
 
     @classmethod
     def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:

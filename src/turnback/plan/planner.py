@@ -17,7 +17,7 @@ from turnback.errors import PlanError, UnsupportedTypeError
 from turnback.functions.base import Function, KeyedBatchFunction, declared_states
 from turnback.functions.operator_state import has_operator_state
 from turnback.functions.partitioning import SINGLE_TASK, KeySpec, Partitioning
-from turnback.plan.bad_records import DEAD_LETTERS, MALFORMED, ErrorPolicy, MalformedPolicy
+from turnback.plan.bad_records import DEAD_LETTERS, MALFORMED, ErrorPolicy
 from turnback.plan.graph import (
     PASSED_THROUGH,
     REDUCED,
@@ -693,15 +693,15 @@ def _check_error_policy(node: Node, nodes: Sequence[Node], who: str) -> None:
         raise PlanError(
             f'the dead letters of {who} are read, but it has none; call on_error("dead_letter")'
         )
-    if node.on_malformed is MalformedPolicy.SIDE and MALFORMED not in tags:
+    if node.on_malformed is ErrorPolicy.DEAD_LETTER and MALFORMED not in tags:
         raise PlanError(
-            f'{who} has on_malformed="side", and nobody reads its malformed records; write them '
-            'somewhere: malformed_records().sink_to(...), or choose on_malformed="drop"'
+            f'{who} has on_malformed="dead_letter", and nobody reads its dead letters; write them '
+            'somewhere: dead_letters().sink_to(...), or choose on_malformed="skip"'
         )
-    if MALFORMED in tags and node.on_malformed is not MalformedPolicy.SIDE:
+    if MALFORMED in tags and node.on_malformed is not ErrorPolicy.DEAD_LETTER:
         raise PlanError(
-            f"the malformed records of {who} are read, but it gives none; make the source with "
-            'on_malformed="side"'
+            f"the dead letters of {who} are read, but it has none; make the source with "
+            'on_malformed="dead_letter"'
         )
 
 

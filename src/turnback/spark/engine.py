@@ -22,7 +22,7 @@ from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
 from turnback.errors import EpochConflictError, SourceError
 from turnback.functions.base import needs_closing
-from turnback.plan.bad_records import MalformedPolicy, plain_path
+from turnback.plan.bad_records import ErrorPolicy, plain_path
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Channel, Plan, Routing
 from turnback.plan.sources import EpochLimit, spark_hash
@@ -193,7 +193,7 @@ class SparkEngine:
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
-        on_malformed: MalformedPolicy | None,
+        on_malformed: ErrorPolicy | None,
     ) -> DataFrame:
         ddl = stream_ddl(type)
         if on_malformed is not None:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from turnback.driver.collection import GivenElements
 from turnback.driver.engine import stream_names
 from turnback.errors import MalformedRecordError, PlanError
-from turnback.plan.bad_records import MALFORMED_COLUMN, MalformedPolicy, malformed_error
+from turnback.plan.bad_records import MALFORMED_COLUMN, ErrorPolicy, malformed_error
 from turnback.plan.plan import Plan, SourcePlan
 from turnback.plan.sources import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.spark.internals import keeps_order, kept_columns, source_directories, streaming_nodes
@@ -62,7 +62,7 @@ def malformed_column(source: SourcePlan) -> Column:
 
 def refusing_malformed(source: SourcePlan, column: Column, type: TypeInfo) -> Column:
     """The same column, but reading it fails at a malformed record, if that is the policy."""
-    if source.on_malformed is not MalformedPolicy.FAIL:
+    if source.on_malformed is not ErrorPolicy.FAIL:
         return column
     malformed = malformed_column(source)
     found = F.struct(

@@ -27,7 +27,7 @@ from turnback.driver.engine import EpochInput, Sources, Task
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
 from turnback.errors import ConfigurationError, PlanError, StorageError, TurnbackError
-from turnback.plan.bad_records import MALFORMED_COLUMN, MalformedPolicy, malformed_error
+from turnback.plan.bad_records import MALFORMED_COLUMN, ErrorPolicy, malformed_error
 from turnback.plan.plan import Channel, Plan, Routing
 from turnback.plan.sources import PARTITION_COLUMN, EpochLimit
 from turnback.spark.pickling import pickle_by_value
@@ -263,7 +263,7 @@ class LocalEngine:
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
-        on_malformed: MalformedPolicy | None,
+        on_malformed: ErrorPolicy | None,
     ) -> FileSource:
         return FileSource(Path(path), format, type, limit, options)
 
@@ -323,7 +323,7 @@ class LocalQuery:
         self._spec = spec
         self.source_positions = positions
         self.levels = Levels(plan, self._before_task)
-        self.strict = [s.uid for s in plan.sources if s.on_malformed is MalformedPolicy.FAIL]
+        self.strict = [s.uid for s in plan.sources if s.on_malformed is ErrorPolicy.FAIL]
         self.readers = {s.uid: _reader(s.uid, s.dataframe) for s in plan.sources}
         self._stopped = threading.Event()
         self._error: BaseException | None = None

@@ -14,7 +14,7 @@ from turnback.checkpoint.manifest import SourcePosition, add_malformed
 from turnback.connectors import JsonRowDeserializationSchema, SimpleStringSchema
 from turnback.connectors.kafka import KafkaSource
 from turnback.errors import MalformedRecordError, PlanError
-from turnback.plan.bad_records import MalformedPolicy, malformed_error
+from turnback.plan.bad_records import ErrorPolicy, malformed_error
 from turnback.spark.sources import malformed_record
 from turnback.testing import LocalEngine
 
@@ -31,14 +31,14 @@ def files(env: StreamExecutionEnvironment, path: Path, format: str = "json", **h
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"on_malformed": "skip"}, "takes one of 'fail', 'drop', 'side', got 'skip'"),
-        ({"on_malformed": 1}, "takes one of 'fail', 'drop', 'side', got 1"),
-        ({"format": "parquet", "on_malformed": "drop"}, "nothing is parsed in parquet files"),
-        ({"format": "text", "on_malformed": "side"}, "'side' is for csv and json"),
-        ({"MODE": "DROPMALFORMED", "on_malformed": "drop"}, "MODE says as well"),
+        ({"on_malformed": "drop"}, "takes one of 'fail', 'skip', 'dead_letter', got 'drop'"),
+        ({"on_malformed": 1}, "takes one of 'fail', 'skip', 'dead_letter', got 1"),
+        ({"format": "parquet", "on_malformed": "skip"}, "nothing is parsed in parquet files"),
+        ({"format": "text", "on_malformed": "dead_letter"}, "'dead_letter' is for csv and json"),
+        ({"MODE": "DROPMALFORMED", "on_malformed": "skip"}, "MODE says as well"),
         ({"columnNameOfCorruptRecord": "c", "on_malformed": "fail"}, "leave out on_malformed"),
         (
-            {"schema": "k string, _corrupt_record string", "on_malformed": "drop"},
+            {"schema": "k string, _corrupt_record string", "on_malformed": "skip"},
             "_corrupt_record says as well",
         ),
     ],
@@ -49,31 +49,32 @@ def test_what_from_files_refuses(env, tmp_path, how, why):
 
 
 def test_what_from_files_does_if_nothing_is_said(env, tmp_path):
-    assert files(env, tmp_path)._node.on_malformed is MalformedPolicy.FAIL
+    assert files(env, tmp_path)._node.on_malformed is ErrorPolicy.FAIL
     assert files(env, tmp_path, "parquet", on_malformed="fail")._node.on_malformed is None
     own = files(env, tmp_path, schema="k string, _corrupt_record string")
     assert own._node.on_malformed is None
 
 
 def test_malformed_records_have_to_be_read(env, tmp_path):
-    files(env, tmp_path, on_malformed="side").sink_to(CollectSink()).uid("out")
-    with pytest.raises(
-        PlanError, match=r"nobody reads its malformed records; .*on_malformed=.drop"
-    ):
+    files(env, tmp_path, on_malformed="dead_letter").sink_to(CollectSink()).uid("out")
+    with pytest.raises(PlanError, match=r"nobody reads its dead letters; .*on_malformed=.skip"):
         env.plan()
 
 
-@pytest.mark.parametrize("policy", [None, "drop"])
+@pytest.mark.parametrize("policy", [None, "skip"])
 def test_malformed_records_have_to_be_there(env, tmp_path, policy):
     stream = files(env, tmp_path, on_malformed=policy)
-    stream.malformed_records().sink_to(CollectSink()).uid("out")
-    with pytest.raises(PlanError, match=r"but it gives none; .*on_malformed=.side"):
+    stream.dead_letters().sink_to(CollectSink()).uid("out")
+    with pytest.raises(PlanError, match=r"but it has none; .*on_malformed=.dead_letter"):
         env.plan()
 
 
-def test_only_sources_have_malformed_records(env, tmp_path):
-    with pytest.raises(PlanError, match=r"filter 'f' has no malformed records: only what from_"):
-        files(env, tmp_path).filter(bool).name("f").malformed_records()
+def test_an_operator_behind_a_source_has_dead_letters_of_its_own(env, tmp_path):
+    events = files(env, tmp_path, on_malformed="dead_letter")
+    events.dead_letters().sink_to(CollectSink()).uid("malformed")
+    events.filter(bool).name("f").dead_letters().sink_to(CollectSink()).uid("out")
+    with pytest.raises(PlanError, match=r"filter 'f'.*but it has none; call on_error"):
+        env.plan()
 
 
 JSON = JsonRowDeserializationSchema.builder().type_info("k string")
@@ -86,20 +87,20 @@ def kafka(schema: Any) -> KafkaSource:
 
 def test_the_policy_of_records():
     source = kafka(JsonRowDeserializationSchema(JSON.build().type_info))
-    assert source.malformed_policy(None) is MalformedPolicy.FAIL
-    assert source.malformed_policy("side") is MalformedPolicy.SIDE
+    assert source.malformed_policy(None) is ErrorPolicy.FAIL
+    assert source.malformed_policy("dead_letter") is ErrorPolicy.DEAD_LETTER
     ignoring = kafka(JsonRowDeserializationSchema(JSON.build().type_info, True))
-    assert ignoring.malformed_policy(None) is MalformedPolicy.DROP
-    assert ignoring.malformed_policy("drop") is MalformedPolicy.DROP
-    for policy in ("side", "fail"):
+    assert ignoring.malformed_policy(None) is ErrorPolicy.SKIP
+    assert ignoring.malformed_policy("skip") is ErrorPolicy.SKIP
+    for policy in ("dead_letter", "fail"):
         with pytest.raises(PlanError, match=r"without ignore_parse_errors\(\)"):
             ignoring.malformed_policy(policy)
     texts = kafka(SimpleStringSchema())
     assert texts.malformed_policy("fail") is None
     with pytest.raises(PlanError, match="values are given as they are, so none is malformed"):
-        texts.malformed_policy("drop")
+        texts.malformed_policy("skip")
     with pytest.raises(PlanError, match="from_source: on_malformed takes one of"):
-        source.malformed_policy("skip")
+        source.malformed_policy("drop")
 
 
 def test_an_error_shows_the_beginning_of_a_record():
@@ -130,8 +131,8 @@ def test_a_position_has_the_count_of_all_before_it():
 
 def test_timestamps_do_not_hide_malformed_records(env, tmp_path):
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
-    stream: DataStream = files(env, tmp_path, schema="n bigint", on_malformed="side")
+    stream: DataStream = files(env, tmp_path, schema="n bigint", on_malformed="dead_letter")
     stamped = stream.assign_timestamps_and_watermarks(strategy).uid("time")
-    stamped.malformed_records().sink_to(CollectSink()).uid("malformed")
+    stamped.dead_letters().sink_to(CollectSink()).uid("malformed")
     stamped.sink_to(CollectSink()).uid("out")
     assert [op.kind.value for op in env.plan().operators()][:2] == ["source", "timestamps"]
