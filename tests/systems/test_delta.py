@@ -125,7 +125,13 @@ def test_paths_that_are_none(path):
 
 def test_it_is_rebuilt_from_its_description(tmp_path):
     options = {"secret_access_key": "hidden", "access_key_id": "me"}
-    sink = DeltaSink(tmp_path / "t", ["day"], "upsert", ["post", "n"], storage_options=options)
+    sink = DeltaSink(
+        tmp_path / "t",
+        partition_by=["day"],
+        mode="upsert",
+        key=["post", "n"],
+        storage_options=options,
+    )
     described = sink.describe()
     assert "hidden" not in json.dumps(described) + repr(sink)
     again = sink_from_description(described)

@@ -91,7 +91,7 @@ def test_no_password_is_described(job):
 
 
 def test_a_named_catalog_is_rebuilt_from_its_description():
-    sink = IcebergSink("prod", "db.posts", ["day"])
+    sink = IcebergSink("prod", "db.posts", partition_by=["day"])
     again = sink_from_description(sink.describe())
     assert isinstance(again, IcebergSink)
     assert again.describe() == sink.describe()

@@ -89,7 +89,12 @@ from turnback.plan.graph import (
 )
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
-from turnback.timing.folded_windows import PaneWindows, WindowAggregation, plan_window_aggregation
+from turnback.timing.folded_windows import (
+    CombinedWindows,
+    PaneWindows,
+    WindowAggregation,
+    plan_window_aggregation,
+)
 from turnback.timing.joins import (
     CoGroupWindow,
     Interval,
@@ -965,11 +970,9 @@ class WindowedStream:
                 "aggregates by name such as n=count(); an aggregate cannot be called "
                 "aggregate_function, window_function, accumulator_type or output_type"
             )
-        keyed = self._keyed
-        declared = plan_window_aggregation(self._plan, keyed._key, aggregates)
-        if declared.combined is not None and self._can_combine(aggregates):
-            return keyed._combined(*declared.combined)
-        return self._run(declared.plan, declared.type, self.aggregate)
+        declared = plan_window_aggregation(self._plan, self._keyed._key, aggregates)
+        combined = declared.combined if self._can_combine(aggregates) else None
+        return self._run(declared.plan, declared.type, self.aggregate, combined)
 
     def _can_combine(self, aggregates: Mapping[str, Aggregate]) -> bool:
         """Whether elements can be aggregated as they come, and need not wait for others.
@@ -1014,9 +1017,23 @@ class WindowedStream:
         assert type_ is not None
         return self._run(plan, type_, named_after)
 
-    def _run(self, plan: WindowPlan, type_: TypeInfo, named_after: Any) -> DataStream:
-        function: Function = PaneWindows.of(plan) or WindowOperator(plan)
+    def _run(
+        self,
+        plan: WindowPlan,
+        type_: TypeInfo,
+        named_after: Any,
+        combined: CombinedWindows | None = None,
+    ) -> DataStream:
+        """Choose how the windows are kept; nobody else does.
+
+        Declared aggregates that need not wait for other partitions are combined before the
+        shuffle. What is folded element by element is kept by pane, where windows overlap. All else
+        is kept by window, with its elements where a function or an evictor wants them.
+        """
         keyed = self._keyed
+        if combined is not None:
+            return keyed._combined(*combined)
+        function: Function = PaneWindows.of(plan) or WindowOperator(plan)
         stream = keyed._add(NodeKind.KEYED_PROCESS, named_after, function, type_, keyed._key)
         return stream.name(name_of(named_after))
 

@@ -366,6 +366,10 @@ def _instant(milliseconds: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
+CombinedWindows = tuple[WindowCombination, WindowAggregation]
+"""What combines elements before the shuffle, and what puts that together behind it."""
+
+
 @dataclass(frozen=True)
 class DeclaredWindows:
     """A declared aggregation in windows, in both of the ways in which it can be run.
@@ -378,7 +382,7 @@ class DeclaredWindows:
 
     type: RowTypeInfo
     plan: WindowPlan
-    combined: tuple[WindowCombination, WindowAggregation] | None
+    combined: CombinedWindows | None
 
 
 def plan_window_aggregation(

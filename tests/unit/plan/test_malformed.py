@@ -73,7 +73,7 @@ def test_an_operator_behind_a_source_has_dead_letters_of_its_own(env, tmp_path):
     events = files(env, tmp_path, on_malformed="dead_letter")
     events.dead_letters().sink_to(CollectSink()).uid("malformed")
     events.filter(bool).name("f").dead_letters().sink_to(CollectSink()).uid("out")
-    with pytest.raises(PlanError, match=r"filter 'f'.*but it has none; call on_error"):
+    with pytest.raises(PlanError, match=r"\(f\) are read, but it has none; call on_error"):
         env.plan()
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from turnback.connectors.tables.files import (
 )
 from turnback.connectors.tables.sink import (
     Mark,
+    TableOptions,
     TableSink,
     commit_marks,
     found_merge,
@@ -344,27 +345,12 @@ class DeltaSink(TableSink):
     well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
     `take_over_sinks` is set.
 
-    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
-    several elements with one key the last counts, if one task has written them: use `key_by` with
-    the key before the sink.
-
     An empty string in a partition column is null to readers, as Delta defines it.
 
     Args:
         path: The table: a directory that driver and executors share, or `s3://bucket/path`.
             Created, with the columns of the stream, when missing.
-        partition_by: The columns that divide the table.
-        mode: "append" or "upsert".
-        key: The columns that identify a row, for mode "upsert"; none of them may be null.
-        write_every: Write the table after so many checkpoints, and join the small files of their
-            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
-            the job write what waits.
-        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
-        compact_files: Join small files that the table has, beside the job, whenever it has added so
-            many; `turnback compact` does so once. No row changes, and older versions stay.
-        evolve_table: Add columns to the table that the stream has and the table does not; without
-            it, such a job is refused.
-        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+        options: See `TableOptions`.
 
     Raises:
         ConfigurationError: An argument cannot be used, or `deltalake` is not installed.
@@ -372,25 +358,10 @@ class DeltaSink(TableSink):
 
     kind = KIND
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        partition_by: Sequence[str] = (),
-        mode: str = "append",
-        key: Sequence[str] = (),
-        *,
-        write_every: int = 1,
-        write_bytes: int | str | None = None,
-        compact_files: int | None = None,
-        evolve_table: bool = False,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(
-            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
-        )
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[TableOptions]) -> None:
+        super().__init__(**options)
         require("deltalake", "delta", "DeltaSink")
         self.uri = self._location(path)
-        self.options = dict(storage_options or {})
 
     @property
     def place(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +31,7 @@ from turnback.connectors.tables.files import (
 )
 from turnback.connectors.tables.sink import (
     Mark,
+    TableOptions,
     TableSink,
     commit_marks,
     found_merge,
@@ -431,11 +432,8 @@ class IcebergSink(TableSink):
     adds the files of its epochs as one snapshot of the table, and in the same commit sets a
     property that says how far this sink of this job is. Other writers may write to the table as
     well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
-    `take_over_sinks` is set.
-
-    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
-    several elements with one key the last counts, if one task has written them: use `key_by` with
-    the key before the sink.
+    `take_over_sinks` is set. With `evolve_table` a column that the stream has made wider, such as
+    int to bigint, becomes wider in the table.
 
     Args:
         catalog: The properties of the catalog, as PyIceberg takes them, and its `name` if it is not
@@ -443,19 +441,7 @@ class IcebergSink(TableSink):
             all executors. Properties may hold passwords: they are never stored or shown.
         table: Its name, as `namespace.table`; created, with the columns of the stream, when
             missing. The namespace has to exist.
-        partition_by: The columns that divide the table, by their values.
-        mode: "append" or "upsert".
-        key: The columns that identify a row, for mode "upsert"; none of them may be null.
-        write_every: Write the table after so many checkpoints, and join the small files of their
-            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
-            the job write what waits.
-        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
-        compact_files: Join small files that the table has, beside the job, whenever it has added so
-            many; `turnback compact` does so once. No row changes, and older versions stay.
-        evolve_table: Add columns to the table that the stream has and the table does not; without
-            it, such a job is refused. A column that the
-            stream has made wider, such as int to bigint, becomes wider in the table.
-        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+        options: See `TableOptions`.
 
     Raises:
         ConfigurationError: An argument cannot be used, or `pyiceberg` is not installed.
@@ -464,29 +450,15 @@ class IcebergSink(TableSink):
     kind = KIND
 
     def __init__(
-        self,
-        catalog: str | Mapping[str, str],
-        table: str,
-        partition_by: Sequence[str] = (),
-        mode: str = "append",
-        key: Sequence[str] = (),
-        *,
-        write_every: int = 1,
-        write_bytes: int | str | None = None,
-        compact_files: int | None = None,
-        evolve_table: bool = False,
-        storage_options: Mapping[str, str] | None = None,
+        self, catalog: str | Mapping[str, str], table: str, **options: Unpack[TableOptions]
     ) -> None:
-        super().__init__(
-            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
-        )
+        super().__init__(**options)
         require("pyiceberg", "iceberg", "IcebergSink")
         if not isinstance(catalog, str | Mapping) or not catalog:
             raise self._refused("catalog is the properties of a catalog, or the name of one")
         if not isinstance(table, str) or not all(table.split(".")) or "." not in table:
             raise self._refused(f"table is 'namespace.table', not {table!r}")
         self.table = table
-        self.options = dict(storage_options or {})
         self._catalog = catalog if isinstance(catalog, str) else tuple(sorted(catalog.items()))
 
     @property

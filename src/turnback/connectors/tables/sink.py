@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -682,6 +682,36 @@ _APP = "turnback.app"
 _JOIN = "turnback.join"
 
 
+class TableOptions(TypedDict, total=False):
+    """What every sink for tables can be told, by keyword.
+
+    Attributes:
+        partition_by: The columns that divide the table; none by default.
+        mode: "append", the default, or "upsert": a row whose key the table has replaces it. Of
+            several elements with one key the last counts, if one task has written them: use
+            `key_by` with the key before the sink.
+        key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        write_every: Write the table after so many checkpoints, and join the small files of their
+            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
+            the job write what waits.
+        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
+        compact_files: Join small files that the table has, beside the job, whenever it has added so
+            many; `turnback compact` does so once. No row changes, and older versions stay.
+        evolve_table: Add columns to the table that the stream has and the table does not; without
+            it, such a job is refused.
+        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+    """
+
+    partition_by: Sequence[str]
+    mode: str
+    key: Sequence[str]
+    write_every: int
+    write_bytes: int | str | None
+    compact_files: int | None
+    evolve_table: bool
+    storage_options: Mapping[str, str] | None
+
+
 class TableSink(Sink):
     """A sink for a table in an open format.
 
@@ -693,20 +723,24 @@ class TableSink(Sink):
         write_bytes: How much output may wait for that.
         compact_files: After how many new files the table is compacted.
         evolve_table: Whether the table gets the stream's new columns.
+        options: Access to the storage of its files.
     """
 
     kind: str
 
     def __init__(
         self,
-        mode: str,
-        partition_by: Sequence[str],
-        key: Sequence[str],
-        write_every: int,
-        write_bytes: int | str | None,
-        compact_files: int | None,
-        evolve_table: bool,
+        *,
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        key: Sequence[str] = (),
+        write_every: int = 1,
+        write_bytes: int | str | None = None,
+        compact_files: int | None = None,
+        evolve_table: bool = False,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        self.options = dict(storage_options or {})
         self.partition_by = self._columns("partition_by", partition_by)
         self.key = self._columns("key", key)
         self.mode = mode
