@@ -137,8 +137,10 @@ def run_command(command: str, document: bytes, variables: dict[str, str]) -> Non
         process.wait()
         raise HookError(f"{words[0]!r} took longer than {_COMMAND_S:g} s and was killed") from None
     finally:
-        if process.stderr is not None:
-            process.stderr.close()
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                with suppress(OSError):  # what it has not read is of no use to it any more
+                    pipe.close()
     if process.returncode:
         said = mask_text(printed.decode(errors="replace").strip()[-_MOST_TEXT:])
         how = describe_exit(process.returncode)

@@ -49,7 +49,7 @@ def stand_in(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
     yield made
     for process in made.started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_a_supervisor_that_lives_is_left_alone(run: RunDirectory, stand_in: StandIn) -> None:

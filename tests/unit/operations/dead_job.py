@@ -99,7 +99,9 @@ class Place:
 
     def visible(self) -> list[int]:
         """The epochs that readers see."""
-        lines = [json.loads(line) for f in self.out.glob("*.json") for line in f.open()]
+        lines = [
+            json.loads(line) for f in self.out.glob("*.json") for line in f.read_text().splitlines()
+        ]
         return sorted({line["n"] for line in lines})
 
     def staged(self) -> list[str]:

@@ -132,8 +132,8 @@ def test_certificates_of_the_system_are_read_once(monkeypatch):
 
 
 def test_clients_are_not_imported_before_they_are_needed():
-    names = "turnback.PostgresSink, turnback.MySqlSink, turnback.RedisSink"
-    program = f"import turnback, sys; {names}; "
+    program = "import sys; from turnback.connectors.sql import PostgresSink, MySqlSink; "
+    program += "from turnback.connectors.redis import RedisSink; "
     program += "print(sorted({'psycopg', 'pymysql', 'redis'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[]\n"

@@ -157,6 +157,7 @@ def test_recover_commits_pending_and_removes_strays(tmp_path, writer_ctx, commit
     committer = sink.committer(committer_ctx(attempt=4))
     committer.commit([own, newer])
     assert len(visible(tmp_path, "parquet")) == 4
+    half.abort()
 
 
 def test_recover_twice_and_with_nothing(tmp_path, writer_ctx, committer_ctx):

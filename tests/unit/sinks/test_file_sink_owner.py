@@ -41,7 +41,9 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def seen(root: Path) -> list[int]:
-    return sorted(json.loads(line)["n"] for f in root.glob("*.json") for line in f.open())
+    return sorted(
+        json.loads(line)["n"] for f in root.glob("*.json") for line in f.read_text().splitlines()
+    )
 
 
 def test_a_second_job_is_refused_and_writes_nothing(root, sink, ctx):
