@@ -17,7 +17,8 @@ from deltalake.exceptions import DeltaError
 from simulation import delta_log
 from simulation.delta_log import DeltaTable, Network, Tables
 from simulation.world import SimStorage, World
-from turnback.connectors.tables import DeltaSink, committer, delta
+from turnback.connectors.tables import DeltaSink, delta
+from turnback.connectors.tables import sink as table_sink
 from turnback.sinks.base import Sink
 from turnback.sinks.ownership import SUFFIX
 from turnback.storage import open as storage_open
@@ -99,8 +100,8 @@ def simulated_tables(world: World) -> Iterator[None]:
             (deltalake, "DeltaTable", DeltaTable),
             (delta_log.Tables, "network", WorldNetwork(world)),
             (delta, "time", time),
-            (committer, "time", time),
-            (committer, "random", draws),
+            (table_sink, "time", time),
+            (table_sink, "random", draws),
         ):
             patches.enter_context(mock.patch.object(owner, name, value))
         try:

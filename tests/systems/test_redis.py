@@ -157,9 +157,9 @@ def test_a_task_of_an_attempt_that_was_replaced_writes_nothing_any_more(
     strays = [sink.writer(by(task, driver(), epoch=9)) for _ in range(2)]
     strays[0].write(Batch(task().type, [("a", 2), ("b", 2)]))
     sink.claim(driver(attempt=4))  # the job was turned back, and has not come to these keys yet
-    with pytest.raises(SinkError, match=r"attempt 3 may write .* claimed anew by attempt 4"):
+    with pytest.raises(SinkError, match=r"attempt 3 may write .* have been claimed by attempt 4"):
         strays[0].prepare()
-    with pytest.raises(SinkError, match=r"attempt 3 may write .* claimed anew by attempt 4"):
+    with pytest.raises(SinkError, match=r"attempt 3 may write .* have been claimed by attempt 4"):
         strays[1].write(Batch(task().type, [("c", 3)]))
     assert value_of(client, layout, "a") == b"1"
     assert not client.exists("b", "c")

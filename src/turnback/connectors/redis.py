@@ -303,8 +303,8 @@ class RedisSink(IdempotentSink):
         is_same_driver = ctx.nonce == owner.nonce or "" in (ctx.nonce, owner.nonce)
         if ctx.directory_id and not (ctx.attempt == owner.attempt and is_same_driver):
             raise SinkError(
-                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more: "
-                f"{self._keys} were claimed anew by attempt {owner.attempt} or another start"
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more: "
+                f"{self._keys} have been claimed by attempt {owner.attempt} or another start"
             )
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:

@@ -26,7 +26,6 @@ from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import Sink
 
-
 RebuildSink = Callable[[Mapping[str, str]], Sink | None]
 """Makes a sink from its description; None if only the program can."""
 
