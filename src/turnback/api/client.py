@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class JobClient:
-    """A running job, in the hands of the program that started it."""
+    """A handle to a running job, for the program that started it."""
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
@@ -31,7 +31,7 @@ class JobClient:
 
     @property
     def report(self) -> JobReport:
-        """What the job has done so far."""
+        """A report on the job so far."""
         return self._runner.report
 
     def done(self) -> bool:
@@ -39,7 +39,7 @@ class JobClient:
         return self._future.done()
 
     def cancel(self) -> None:
-        """End the job; its checkpoints stay or go as configured."""
+        """Cancel the job; its checkpoints are kept or deleted as configured."""
         self._runner.cancel()
 
     def trigger_savepoint(
@@ -50,7 +50,7 @@ class JobClient:
         label: str | None = None,
         note: str | None = None,
     ) -> Future[str | None]:
-        """Take a savepoint at the next barrier; the job goes on meanwhile.
+        """Take a savepoint at the next barrier while the job keeps running.
 
         Args:
             savepoint_directory: An empty or new directory for it; by default a new one below
@@ -60,19 +60,20 @@ class JobClient:
             note: Why it is taken.
 
         Returns:
-            Where it is, once it is complete.
+            A future with its location, done when the savepoint is complete.
         """
         return self._submit(
             RequestKind.SAVEPOINT, savepoint_directory, format_type, label=label, note=note
         )
 
     def stop(self) -> Future[str | None]:
-        """Let the running epoch be the last, commit the sinks, and end the job.
+        """Finish the current epoch, commit the sinks, and end the job.
 
         Takes a savepoint if ``state.savepoints.dir`` is set, unless ``savepoints.on-stop`` is off.
 
         Returns:
-            Where the savepoint is, if there is one, once the job has ended.
+            A future with the location of the savepoint, if there is one, done when the job has
+            ended.
         """
         settings = self._runner.spec.savepoints
         saves = settings.on_stop and settings.directory is not None
@@ -87,13 +88,14 @@ class JobClient:
         label: str | None = None,
         note: str | None = None,
     ) -> Future[str | None]:
-        """Let the running epoch be the last, take a savepoint of it, and end the job.
+        """Finish the current epoch, take a savepoint of it, and end the job.
 
-        Done when the job has ended. If the savepoint cannot be taken the job goes on.
+        The future is done when the job has ended. If the savepoint cannot be taken, the job keeps
+        running.
 
         Args:
-            advance_to_end_of_event_time: Say in the savepoint that event time has come to its end:
-                for a job that is not to go on with its streams.
+            advance_to_end_of_event_time: Advance event time to its end, and record that in the
+                savepoint: for a job that will not continue with its streams.
             savepoint_directory: As in `trigger_savepoint`, like the other arguments.
             format_type: Likewise.
             label: Likewise.
@@ -117,10 +119,10 @@ class JobClient:
         label: str | None = None,
         note: str | None = None,
     ) -> Future[str | None]:
-        """Let the running epoch be the last, take a savepoint of it, and cancel the job.
+        """Finish the current epoch, take a savepoint of it, and cancel the job.
 
-        Differs from `stop_with_savepoint` in the state the job ends in, and in what becomes of its
-        checkpoints. If the savepoint cannot be taken the job goes on.
+        Differs from `stop_with_savepoint` in the job's final state, and in whether its checkpoints
+        are kept. If the savepoint cannot be taken, the job keeps running.
         """
         return self._submit(
             RequestKind.CANCEL,
@@ -171,8 +173,8 @@ class JobClient:
         """Wait for the end of the job.
 
         Raises:
-            JobFailedError: It failed for good.
-            TimeoutError: It still runs.
+            JobFailedError: It failed permanently.
+            TimeoutError: It is still running.
         """
         try:
             return self._future.result(timeout)

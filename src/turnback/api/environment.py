@@ -89,8 +89,8 @@ _OPTIONS = {option.field: option for option in CheckpointSettings.options()}
 class CheckpointConfig:
     """When and how checkpoints are taken; Flink's options with Flink's defaults.
 
-    Durations are milliseconds, or text such as "10 s". What is set here wins over the
-    configuration file; the command line wins over both.
+    Durations are milliseconds, or text such as "10 s". Values set here override the configuration
+    file; the command line overrides both.
     """
 
     def __init__(self, editor: ConfigurationEditor) -> None:
@@ -98,7 +98,7 @@ class CheckpointConfig:
 
     @property
     def settings(self) -> CheckpointSettings:
-        """What counts, all layers of the configuration considered."""
+        """The effective settings, from all layers of the configuration."""
         return CheckpointSettings.from_configuration(self._editor.current.raw)
 
     def is_checkpointing_enabled(self) -> bool:
@@ -124,19 +124,19 @@ class CheckpointConfig:
         return self.settings.mode
 
     def set_checkpoint_timeout(self, timeout: Duration) -> Self:
-        """Set after which time a checkpoint is discarded."""
+        """Set the time after which a checkpoint in progress is discarded."""
         return self._set(timeout_ms=parse_duration(timeout, "checkpoint timeout"))
 
     def set_min_pause_between_checkpoints(self, pause: Duration) -> Self:
-        """Set the least time between the end of one and the start of the next."""
+        """Set the minimum time between the end of one checkpoint and the start of the next."""
         return self._set(min_pause_ms=parse_duration(pause, "minimum pause"))
 
     def set_max_concurrent_checkpoints(self, number: int) -> Self:
-        """Set how many may be under way at once."""
+        """Set how many checkpoints may be in progress at once."""
         return self._set(max_concurrent=number)
 
     def set_tolerable_checkpoint_failure_number(self, number: int) -> Self:
-        """Set how many may fail in a row before the job fails."""
+        """Set how many checkpoints may fail in a row before the job fails."""
         return self._set(tolerable_failures=number)
 
     def set_num_retained_checkpoints(self, number: int) -> Self:
@@ -146,7 +146,7 @@ class CheckpointConfig:
     def set_externalized_checkpoint_retention(
         self, retention: ExternalizedCheckpointRetention
     ) -> Self:
-        """Set what becomes of the checkpoints when the job is cancelled."""
+        """Set whether the checkpoints are kept or deleted when the job is cancelled."""
         if not isinstance(retention, ExternalizedCheckpointRetention):
             raise ConfigurationError(
                 f"retention must be an ExternalizedCheckpointRetention, got {retention!r}"
@@ -154,13 +154,13 @@ class CheckpointConfig:
         return self._set(retention=retention)
 
     def enable_incremental_checkpoints(self, enabled: bool = True) -> Self:
-        """Accepted for PyFlink's sake: checkpoints always are incremental."""
+        """Accepted for compatibility with PyFlink: checkpoints are always incremental."""
         if not isinstance(enabled, bool):
             raise ConfigurationError(f"enabled is True or False, not {enabled!r}")
         return self._set(incremental=enabled)
 
     def set_checkpoint_storage(self, storage: CheckpointStorage | str | PathLike[str]) -> Self:
-        """Set where checkpoints go: "jobmanager", "filesystem", or the directory to use."""
+        """Set where checkpoints are stored: "jobmanager", "filesystem", or a directory."""
         if isinstance(storage, CheckpointStorage):
             return self._set(storage=storage)
         text = path_text("checkpoint storage", storage)
@@ -169,7 +169,7 @@ class CheckpointConfig:
         return self._set(storage=CheckpointStorage.FILESYSTEM, directory=text)
 
     def set_checkpoint_storage_dir(self, directory: str | PathLike[str]) -> Self:
-        """Set the directory below which the job's directory is."""
+        """Set the directory that contains the job's directory."""
         return self.set_checkpoint_storage(directory)
 
     def _set(self, **changes: object) -> Self:
@@ -486,7 +486,7 @@ def _record_crash(run: RunDirectory) -> None:
 
 
 class StreamExecutionEnvironment:
-    """Where a streaming job is written and run."""
+    """Defines and runs streaming jobs."""
 
     def __init__(
         self,
@@ -521,10 +521,10 @@ class StreamExecutionEnvironment:
         """An environment on the given Spark session, the active one, or a new local one.
 
         Args:
-            configuration: Flink's keys, such as ``{"state.backend.type": "rocksdb"}``; wins over
+            configuration: Flink's keys, such as ``{"state.backend.type": "rocksdb"}``; overrides
                 the configuration file.
             spark: The session to run on.
-            root: Where job directories go; by default ``state.checkpoints.dir``, else
+            root: The directory of all jobs; by default ``state.checkpoints.dir``, else
                 ``~/.turnback/jobs``.
         """
         return cls(spark, root, configuration)
@@ -556,7 +556,7 @@ class StreamExecutionEnvironment:
 
     @property
     def configuration(self) -> Configuration:
-        """What is configured now: file, variables, what was set here, and the command line."""
+        """The current configuration: file, variables, values set here, and the command line."""
         return self._editor.current
 
     def enable_checkpointing(
@@ -571,7 +571,7 @@ class StreamExecutionEnvironment:
         return CheckpointConfig(self._editor)
 
     def set_state_backend(self, name: str) -> Self:
-        """Choose where state is kept while the job runs.
+        """Set where state is kept while the job runs.
 
         "hashmap" (memory) or "rocksdb" (local disk), or one of the classic pairs: "memory"
         (hashmap, checkpoints in the driver's memory) and "filesystem" (hashmap, checkpoints in
@@ -581,7 +581,7 @@ class StreamExecutionEnvironment:
         return self
 
     def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
-        """Set what follows a failure, one of `RestartStrategies`."""
+        """Set what happens after a failure, one of `RestartStrategies`."""
         if not isinstance(strategy, RestartStrategyConfiguration):
             raise ConfigurationError(
                 f"set_restart_strategy takes one of RestartStrategies, got {strategy!r}"
@@ -590,7 +590,7 @@ class StreamExecutionEnvironment:
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of instances of every operator that has none of its own."""
+        """Set the parallelism of every operator that does not set its own."""
         self._editor.set({"parallelism.default": positive("parallelism", parallelism)})
         return self
 
@@ -600,7 +600,7 @@ class StreamExecutionEnvironment:
         return configured or max(1, self.engine.cores)
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of key groups, for the whole life of the job's state."""
+        """Set the number of key groups, which is fixed for the lifetime of the job's state."""
         groups = key_groups("max parallelism", max_parallelism)
         self._editor.set({"pipeline.max-parallelism": groups})
         return self
@@ -620,7 +620,7 @@ class StreamExecutionEnvironment:
         """A stream of the rows of a streaming DataFrame, from any Spark source.
 
         Args:
-            df: Made with `spark.readStream`; may hold any stateless transformations.
+            df: Created with `spark.readStream`; may contain any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
         from turnback.spark.sources import check_streaming
@@ -641,30 +641,32 @@ class StreamExecutionEnvironment:
         on_changed_files: str = "warn",
         **options: Any,
     ) -> DataStream:
-        """A stream of the records of all files in a directory, and of those yet to come.
+        """A stream of the records of all current and future files in a directory.
 
-        Every file is read once, whatever its age. What is added to a file after that, or replaces
-        it, is not read: write files elsewhere on the same file system, and move them in when they
-        are complete.
+        Every file is read once, whatever its age. Content that is appended later, or that replaces
+        the file, is not read: write files elsewhere on the same file system, and move them in when
+        they are complete.
 
         Args:
-            path: The directory; it must exist. Or a single local file, which is read once: a job
-                that reads nothing else ends by itself, and what is added to it later is not seen.
+            path: The directory, which must exist; or a single local file, which is read once: a job
+                that reads nothing else ends when it is read, and content appended later is not
+                read.
             format: "parquet", "json", "csv", "orc" or "text".
             schema: DDL string, StructType, NamedTuple or dataclass.
             uid: Identity of the source.
-            max_files_per_epoch: How many new files one epoch takes at most.
-            max_bytes_per_epoch: How many bytes of new files, such as "64 mb", but always a file.
-            on_malformed: What becomes of a record of JSON or CSV that does not fit the schema:
-                "fail", the default: the job ends, and says which one it is; "skip": it is left
-                out, and counted; "dead_letter": it goes to `dead_letters`, and is counted.
-            on_changed_files: What becomes of the job if a local file is changed after it was read,
-                as its size and its modification time tell: "warn", the default: that is told in
-                its log, its status and its history, and the job goes on; "fail": it ends, and
-                names the files; "ignore": nobody looks. Elsewhere, as on S3, nobody can look:
-                "warn" says so at the start, and "fail" is refused.
-            **options: Further options of Spark's reader; with one that says what becomes of
-                malformed records, such as `mode`, Spark alone decides, and nobody counts.
+            max_files_per_epoch: The most new files that one epoch reads.
+            max_bytes_per_epoch: The most bytes of new files, such as "64 mb", but at least one
+                file.
+            on_malformed: What happens to a JSON or CSV record that does not fit the schema. "fail",
+                the default: the job ends with an error that names the record; "skip": it is dropped
+                and counted; "dead_letter": it is sent to `dead_letters` and counted.
+            on_changed_files: What happens if the size or modification time of a local file changes
+                after it was read. "warn", the default: the change is reported in the log, the
+                status and the history, and the job continues; "fail": the job ends with an error
+                that names the files; "ignore": files are not checked. Files elsewhere, such as on
+                S3, cannot be checked: "warn" logs this at the start, and "fail" is refused.
+            **options: Further options of Spark's reader. With an option for malformed records, such
+                as `mode`, Spark alone handles them, and they are not counted.
         """
         from turnback.spark.sources import check_files, single_file
 
@@ -691,13 +693,13 @@ class StreamExecutionEnvironment:
         """A stream of records of a `KafkaSource`, `RabbitMQSource` or `KinesisSource`.
 
         Args:
-            source: What to read.
+            source: The source to read.
             watermark_strategy: `WatermarkStrategy.no_watermarks()` for no event time.
-            source_name: What people call it.
-            type_info: The type of the elements, to make sure of it.
+            source_name: A name for display.
+            type_info: The expected type of the elements, which is checked.
             uid: Identity of the source.
-            on_malformed: What becomes of values that do not fit a `JsonRowDeserializationSchema`:
-                as in `from_files`; "skip" is what `ignore_parse_errors` of the schema says.
+            on_malformed: What happens to values that do not fit a `JsonRowDeserializationSchema`,
+                as in `from_files`; "skip" is the same as `ignore_parse_errors` of the schema.
         """
         type = check_source(source, watermark_strategy, source_name, type_info)
         policy = source.malformed_policy(on_malformed)
@@ -713,7 +715,7 @@ class StreamExecutionEnvironment:
     ) -> DataStream:
         """A bounded stream of the elements of a list, replayable like any other source.
 
-        A job that reads nothing else ends by itself, see `execute_async`.
+        A job that reads nothing else ends when all elements are processed, see `execute_async`.
         """
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
@@ -745,7 +747,7 @@ class StreamExecutionEnvironment:
     # -- running
 
     def plan(self) -> Plan:
-        """Check the program and cut it into levels, without running anything."""
+        """Check the program and divide it into levels, without running anything."""
         if self._executed is not None and not self._graph.nodes:
             raise PlanError(
                 f"there is nothing to execute: the program so far was executed as job "
@@ -755,10 +757,10 @@ class StreamExecutionEnvironment:
         return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
     def execute(self, job_name: str | None = None, **options: Unpack[ExecuteOptions]) -> JobReport:
-        """Run the job until its input ends, it is cancelled, or it fails for good.
+        """Run the job until its input ends, it is cancelled, or it fails permanently.
 
         Args:
-            job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+            job_name: The job's identity: a job of the same name resumes from its last checkpoint.
                 By default the name of the script: that of ``python clicks.py`` is "clicks".
             **options: See `execute_async`.
         """
@@ -788,35 +790,37 @@ class StreamExecutionEnvironment:
         claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
         epoch_interval: Duration = 0,
     ) -> JobClient:
-        """Start the job and return at once.
+        """Start the job and return immediately.
 
-        With that the program is done: the environment is empty again, for the next one.
+        Afterwards the environment is empty again, and can be used for another program.
 
         Args:
-            job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+            job_name: The job's identity: a job of the same name resumes from its last checkpoint.
                 By default the name of the script: that of ``python clicks.py`` is "clicks".
-            bounded: Process what is there now, take a last checkpoint, and end. By default a job
-                ends whose sources all end by nature: lists, and single files.
-            end_event_time: Whether event time runs to its end with the input: all timers and
-                windows fire. If the job is to go on from there with more input, pass False: what
-                is open then waits for the next run.
-            start_from: Another snapshot than the job's latest: a retained checkpoint by number,
-                "chk-7", path or time; or a savepoint by the path of its directory.
-            fresh: Start empty although there are checkpoints.
-            allow_non_restored_state: Drop what the program has no place for: all of it (True), or
-                what is named. That is state that no operator claims ("uid" or "uid/state"), state
-                of windows that are defined in another way now, which then start empty, the
-                position of a source that reads other streams now, and output of a sink that is
-                gone ("uid").
-            renames: What had another name when the snapshot was taken: old "uid" to new, or old
-                "uid/state" to new.
-            fork: The snapshot may be another job's; this job starts a life of its own from it.
-            allow_pickled_state: Read pickled objects in the snapshot, which runs code that is in
-                it; say so only if you trust where it comes from.
-            take_over_sinks: Where a sink writes to a target that belongs to another job, make it
-                this job's, for good; the other job is refused from then on, so stop it first.
-            claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
-            epoch_interval: Least time between the starts of two epochs.
+            bounded: Process the available input, take a final checkpoint, and end. By default only
+                a job whose sources are all bounded ends: lists and single files.
+            end_event_time: Whether event time advances to its end when the input ends, so that all
+                timers and windows fire. Pass False if a later run continues with more input: open
+                timers and windows then stay open until that run.
+            start_from: The snapshot to start from, instead of the job's latest checkpoint: a
+                retained checkpoint by number, "chk-7", path or time; or a savepoint by the path of
+                its directory.
+            fresh: Start empty even if there are checkpoints.
+            allow_non_restored_state: Drop whatever in the snapshot the program cannot restore: all
+                of it (True), or only the names in a list. This applies to state that matches no
+                operator ("uid" or "uid/state"), state of windows whose definition has changed,
+                which then start empty, the position of a source that now reads other streams, and
+                uncommitted output of a removed sink ("uid").
+            renames: Operators and states that had another name when the snapshot was taken: old
+                "uid" to new, or old "uid/state" to new.
+            fork: Accept another job's snapshot; this job is independent of that job.
+            allow_pickled_state: Read pickled objects in the snapshot, which runs code contained in
+                it; use it only for snapshots from a source you trust.
+            take_over_sinks: If a sink's target belongs to another job, transfer it to this job
+                permanently; the other job is refused from then on, so stop it first.
+            claim_mode: Whether the job takes ownership of the savepoint it starts from, and deletes
+                it later.
+            epoch_interval: Minimum time between the starts of two epochs.
         """
         name = check_job_name(program_name(self._launched) if job_name is None else job_name)
         if fresh and start_from is not None:

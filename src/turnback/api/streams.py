@@ -517,7 +517,7 @@ def timestamps() -> None:
 
 
 class DataStream(ErrorHandling, Partitioned):
-    """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
+    """A stream of elements. Its methods build the program; nothing runs before `execute`."""
 
     _key: KeySpec | None = None
 
@@ -544,8 +544,8 @@ class DataStream(ErrorHandling, Partitioned):
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn Arrow record batches into others, without a Python object per element.
 
-        The function gets a `pyarrow.RecordBatch` and returns one, a table, or several of them.
-        Batch boundaries mean nothing and may change from run to run.
+        The function receives a `pyarrow.RecordBatch` and returns one, a table, or several of them.
+        Batch boundaries are arbitrary and may change from run to run.
         """
         if not callable(func):
             raise PlanError(f"map_batches takes a function, got {type(func).__name__}")
@@ -564,7 +564,7 @@ class DataStream(ErrorHandling, Partitioned):
         return self._add(NodeKind.PROCESS, func, function, type_)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
-        """Give elements their event time, and say how late they may be."""
+        """Assign event timestamps to elements, and set how late they may be."""
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise PlanError(
                 f"assign_timestamps_and_watermarks takes a WatermarkStrategy, got "
@@ -576,16 +576,16 @@ class DataStream(ErrorHandling, Partitioned):
     def key_by(
         self, *key: str | KeySelector | Callable[[Any], Any], key_type: Any = None
     ) -> KeyedStream:
-        """Give every element a key: one or more column names, or a function.
+        """Assign a key to every element: one or more column names, or a function.
 
         Args:
             *key: Column names, a `KeySelector`, or a function of the element.
-            key_type: Type of what a key function returns; its annotation is used when left out.
+            key_type: Type of the result of a key function; by default its annotation.
         """
         return KeyedStream(self._graph, self._node, key_spec(self.type, key, key_type))
 
     def union(self, *streams: DataStream) -> DataStream:
-        """All elements of this stream and of others of the same type."""
+        """Combine this stream with others of the same type."""
         for other in streams:
             self._check_other(other, "union")
             if other.type != self.type:
@@ -604,7 +604,7 @@ class DataStream(ErrorHandling, Partitioned):
     def connect(
         self, ds: DataStream | BroadcastStream
     ) -> ConnectedStreams | BroadcastConnectedStream:
-        """Let one function read this stream and another, which may be of another type."""
+        """Connect this stream with another, of the same or another type, for one function."""
         if isinstance(ds, BroadcastStream):
             self._check_other(ds.input_stream, "connect")
             return BroadcastConnectedStream(self, ds)
@@ -622,7 +622,7 @@ class DataStream(ErrorHandling, Partitioned):
         return CoGroupedStreams(self, other_stream)
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
-        """What the function of this stream sends to a side output: ``yield tag, element``."""
+        """Get the elements that the function sends to a side output: ``yield tag, element``."""
         if not isinstance(output_tag, OutputTag):
             raise PlanError(f"get_side_output takes an OutputTag, got {type(output_tag).__name__}")
         node = self._node
@@ -647,10 +647,10 @@ class DataStream(ErrorHandling, Partitioned):
         return DataStreamSink(self._graph, node)
 
     def for_each_batch(self, function: BatchFunction) -> DataStreamSink:
-        """Hand each epoch to a function as a DataFrame, for any Spark writer.
+        """Pass each epoch to a function as a DataFrame, for any Spark writer.
 
-        Called on the driver when the checkpoint is complete, as `function(frame, epoch)`. It has
-        to be idempotent, with the help of `epoch.version`; see `SparkBatchSink`.
+        Called on the driver when the checkpoint is complete, as `function(frame, epoch)`. It must
+        be idempotent, using `epoch.version`; see `SparkBatchSink`.
         """
         from turnback.spark.batch_sink import SparkBatchSink
 
@@ -673,14 +673,15 @@ class DataStream(ErrorHandling, Partitioned):
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
     ) -> CloseableIterator | list[Any]:
-        """Run the program, and give out the elements of this stream as they are committed.
+        """Run the program, and return the elements of this stream as they are committed.
 
-        For tests and for looking at small streams: all elements stay in memory.
+        For tests and for inspecting small streams: all elements stay in memory.
 
         Args:
-            job_execution_name: The job's identity: one of the same name goes on from its last
-                checkpoint. Without a name the job has one of its own, and starts empty every time.
-            limit: Give a list of the first so many elements, and end the job.
+            job_execution_name: The job's identity: a job of the same name resumes from its last
+                checkpoint. Without a name each call is a separate job, which starts empty every
+                time.
+            limit: Return a list of this many elements, the first ones, and end the job.
 
         Returns:
             An iterator, which ends with the job; close it to end the job earlier.
@@ -749,7 +750,8 @@ class AggregatedStream(DataStream):
 class KeyedStream(DataStream):
     """A stream whose elements have a key, so that functions on it have state per key.
 
-    That is also true of `map`, `flat_map` and `filter`. What they give is a stream without a key.
+    This includes functions of `map`, `flat_map` and `filter`. Their output is a stream without a
+    key.
     """
 
     _key: KeySpec
@@ -761,7 +763,7 @@ class KeyedStream(DataStream):
     def process(  # type: ignore[override]
         self, func: KeyedProcessFunction | KeyedBatchFunction, output_type: Any = None
     ) -> DataStream:
-        """Turn elements into any number of others, one by one or whole batches, with state."""
+        """Turn elements into any number of others, one by one or in batches, with state."""
         function: Any = func
         if not isinstance(func, KeyedBatchFunction):
             function = as_function(func, KeyedProcessFunction, "process")
@@ -771,8 +773,8 @@ class KeyedStream(DataStream):
     def aggregate(self, **aggregates: Aggregate) -> AggregatedStream:
         """Aggregate the elements of each key: ``aggregate(views=count(), paid=sum_of("amount"))``.
 
-        Gives one row per key that has changed in an epoch: the columns of the key, which is called
-        ``key`` if a function gives it, and the aggregates. Elements are combined before the
+        Emits one row per key that has changed in an epoch: the columns of the key, called ``key``
+        if it is computed by a function, and the aggregates. Elements are combined before the
         shuffle, on columns, so this is much faster than a function per element. Aggregates can be
         added and removed later: a new one counts from then on.
         """
@@ -792,22 +794,22 @@ class KeyedStream(DataStream):
         return AggregatedStream(self._graph, merged._node)
 
     def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
-        """Join with another keyed stream: the pairs of elements at most so far apart in time."""
+        """Join with another keyed stream: pairs of elements within an interval of event time."""
         self._check_other(other_stream, "interval_join")
         if not isinstance(other_stream, KeyedStream):
             raise PlanError("interval_join takes a keyed stream; put key_by(...) on it")
         return IntervalJoin(self, other_stream)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream:
-        """Put the elements of each key into windows."""
+        """Assign the elements of each key to windows."""
         return WindowedStream(self, window_assigner)
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream:
-        """Put the elements of each key into windows of so many elements.
+        """Assign the elements of each key to windows with a number of elements.
 
         Args:
             size: Number of elements in a window.
-            slide: After so many elements a window of the last `size` fires; 0 for `size`.
+            slide: Number of elements after which a window of the last `size` fires; 0 for `size`.
         """
         windows = WindowedStream(self, GlobalWindows.create())
         if slide == 0:
@@ -815,12 +817,12 @@ class KeyedStream(DataStream):
         return windows.evictor(CountEvictor.of(size)).trigger(CountTrigger.of(slide))
 
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
-        """Combine the elements of each key; gives the combination after every element."""
+        """Combine the elements of each key; emits the combination after every element."""
         function = as_function(func, ReduceFunction, "reduce")
         return self._add(NodeKind.REDUCE, func, function, self.type, self._key)
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream:
-        """Add up a field, given by its number or name; gives the first element with the sum."""
+        """Sum a field, given by its number or name; emits the first element with the sum."""
         return self._rolling("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
@@ -849,20 +851,20 @@ class KeyedStream(DataStream):
         )
 
     def uid(self, uid: str) -> Self:
-        """Refused: key_by is no operator."""
+        """Refused: key_by is not an operator."""
         raise PlanError("key_by is no operator; give the uid to what follows it")
 
     def name(self, name: str) -> Self:
-        """Refused: key_by is no operator."""
+        """Refused: key_by is not an operator."""
         raise PlanError("key_by is no operator; give the name to what follows it")
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Refused: key_by is no operator."""
+        """Refused: key_by is not an operator."""
         raise PlanError("key_by is no operator; set the parallelism of what follows it")
 
 
 class WindowedStream:
-    """The elements of each key, in windows. What is done with a window makes a stream again."""
+    """The elements of each key, in windows. Its functions return a stream again."""
 
     def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -875,18 +877,18 @@ class WindowedStream:
         self._plan = WindowPlan(assigner, assigner.default_trigger(), keyed.type)
 
     def trigger(self, trigger: Trigger) -> WindowedStream:
-        """Let windows fire when a trigger says so."""
+        """Set the trigger that decides when windows fire."""
         return self._with(trigger=checked_instance(trigger, Trigger, "trigger"))
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
         """Remove elements before or after a window fires.
 
-        Windows then keep all elements, also those that are reduced or aggregated when they fire.
+        Windows then keep all elements, even if these are reduced or aggregated when they fire.
         """
         return self._with(evictor=checked_instance(evictor, Evictor, "evictor"))
 
     def allowed_lateness(self, time_ms: int | Duration) -> WindowedStream:
-        """Let windows take elements for so long after their end; each fires its window again."""
+        """Accept elements for some time after a window ends; each fires the window again."""
         given = Duration(time_ms) if type(time_ms) is int else time_ms
         return self._with(lateness_ms=as_milliseconds(given, "allowed_lateness"))
 
@@ -900,12 +902,12 @@ class WindowedStream:
         window_function: WindowFunction | ProcessWindowFunction | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combine the elements of a window; it keeps no more than their combination.
+        """Combine the elements of a window, which stores only their combination.
 
         Args:
             reduce_function: Combines two elements into one.
-            window_function: Gets the combination; without it, that is what comes out.
-            output_type: Of what the window function gives.
+            window_function: Receives the combination; without it, the combination is the output.
+            output_type: Type of the window function's output.
         """
         function = as_function(reduce_function, ReduceFunction, "reduce")
         folding = WindowAccumulator(self._keyed.type, reduce=function)
@@ -919,19 +921,20 @@ class WindowedStream:
         output_type: Any = None,
         **aggregates: Aggregate,
     ) -> DataStream:
-        """Aggregate the elements of a window; it keeps no more than their accumulator.
+        """Aggregate the elements of a window, which stores only their accumulator.
 
-        Instead of a function it takes declared aggregates: ``aggregate(views=count())``. They give
-        one row per key and window: the columns of the key, ``window_start`` and ``window_end`` as
-        timestamps, and the aggregates. Elements are then combined before the shuffle, on columns.
+        Instead of a function it accepts declared aggregates: ``aggregate(views=count())``. They
+        emit one row per key and window: the columns of the key, ``window_start`` and ``window_end``
+        as timestamps, and the aggregates. Elements are then combined before the shuffle, on
+        columns.
 
         Args:
-            aggregate_function: Folds elements into an accumulator; its `merge` is for sessions and
-                for sliding windows, which share what they have in common.
-            window_function: Gets the result; without it, that is what comes out.
-            accumulator_type: Type of the accumulator, which is what is stored.
-            output_type: Type of the result, or of what the window function gives.
-            **aggregates: By the names that they have in the output.
+            aggregate_function: Folds elements into an accumulator; its `merge` is used by sessions,
+                and by sliding windows, which share panes.
+            window_function: Receives the result; without it, the result is the output.
+            accumulator_type: Type of the accumulator, which is the stored value.
+            output_type: Type of the result, or of the window function's output.
+            **aggregates: Declared aggregates, by their names in the output.
         """
         if aggregates:
             given = (aggregate_function, window_function, accumulator_type, output_type)
@@ -953,13 +956,13 @@ class WindowedStream:
     def process(
         self, process_window_function: ProcessWindowFunction, output_type: Any = None
     ) -> DataStream:
-        """Give all elements of a window to a function."""
+        """Pass all elements of a window to a function."""
         given = process_window_function
         function = checked_instance(given, ProcessWindowFunction, "process")
         return self._apply(None, function, output_type, None, function)
 
     def apply(self, window_function: WindowFunction, output_type: Any = None) -> DataStream:
-        """Give all elements of a window to a function."""
+        """Pass all elements of a window to a function."""
         function = checked_instance(window_function, WindowFunction, "apply")
         return self._apply(None, function, output_type, None, function)
 
@@ -1169,7 +1172,7 @@ class JoinedWindows(_Sides):
     _plan: WindowPlan
 
     def trigger(self, trigger: Trigger) -> JoinedWindows:
-        """Let windows fire when a trigger says so."""
+        """Set the trigger that decides when windows fire."""
         return self._with(trigger=checked_instance(trigger, Trigger, "trigger"))
 
     def evictor(self, evictor: Evictor) -> JoinedWindows:
@@ -1177,7 +1180,7 @@ class JoinedWindows(_Sides):
         return self._with(evictor=checked_instance(evictor, Evictor, "evictor"))
 
     def allowed_lateness(self, time_ms: int | Duration) -> JoinedWindows:
-        """Let windows take elements for so long after their end; each fires its window again."""
+        """Accept elements for some time after a window ends; each fires the window again."""
         given = Duration(time_ms) if type(time_ms) is int else time_ms
         return self._with(lateness_ms=as_milliseconds(given, "allowed_lateness"))
 
@@ -1233,7 +1236,7 @@ def _stateless(function: Any) -> Any:
 
 
 class ConnectedStreams:
-    """Two streams, of one type or two, whose elements one function gets, with the same state.
+    """Two streams, of the same type or not, read by one function with shared state.
 
     Attributes:
         stream1: The first stream.
@@ -1247,12 +1250,12 @@ class ConnectedStreams:
     def key_by(
         self, key_selector1: Selector, key_selector2: Selector, key_type: Any = None
     ) -> ConnectedStreams:
-        """Give the elements of both streams keys of one type.
+        """Assign keys of the same type to the elements of both streams.
 
         Args:
             key_selector1: A column name, several in a list, a `KeySelector` or a function.
             key_selector2: The same for the second stream.
-            key_type: Type of what key functions return; their annotations are used when left out.
+            key_type: Type of the result of key functions; by default their annotations.
         """
         return ConnectedStreams(
             keyed_by(self.stream1, key_selector1, key_type),
@@ -1260,7 +1263,7 @@ class ConnectedStreams:
         )
 
     def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
-        """Turn each element of either stream into one other, or none if it is None."""
+        """Turn each element of either stream into another, or into none if the result is None."""
         function = checked_instance(func, CoMapFunction, "map")
         type_ = output_type_of(output_type, function.map1, "map")
         return self._add(NodeKind.CO_MAP, function, type_)
@@ -1304,16 +1307,16 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """Give out the results of calls as they come.
+        """Emit the results of calls as they arrive.
 
         Where a strategy may yet give them timestamps, they come in the order of their elements.
 
         Args:
             data_stream: The stream.
-            async_function: What to call for each element.
-            timeout: How long a call may take; 0 for any time.
-            capacity: How many calls may be under way at once in a task.
-            output_type: Type of the elements that calls give.
+            async_function: The function to call for each element.
+            timeout: The longest time a call may take; 0 for no limit.
+            capacity: How many calls may be in flight at once in a task.
+            output_type: Type of the elements that calls return.
         """
         no_retries = AsyncRetryStrategy.no_restart()
         return AsyncDataStream.unordered_wait_with_retry(
@@ -1329,15 +1332,15 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """Give out the results of calls as they come, and try some again.
+        """Emit the results of calls as they arrive, and retry failed calls.
 
         Args:
             data_stream: The stream.
-            async_function: What to call for each element.
-            timeout: How long all tries of a call may take.
-            async_retry_strategy: Which calls are tried again, and when.
-            capacity: How many calls may be under way at once in a task.
-            output_type: Type of the elements that calls give.
+            async_function: The function to call for each element.
+            timeout: The longest time that all attempts of a call may take together.
+            async_retry_strategy: Which calls are retried, and when.
+            capacity: How many calls may be in flight at once in a task.
+            output_type: Type of the elements that calls return.
         """
         return _wait(
             data_stream,
@@ -1357,7 +1360,7 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """Give out the results of calls in the order of the elements; see `unordered_wait`."""
+        """Emit the results of calls in the order of the elements; see `unordered_wait`."""
         no_retries = AsyncRetryStrategy.no_restart()
         return AsyncDataStream.ordered_wait_with_retry(
             data_stream, async_function, timeout, no_retries, capacity, output_type
@@ -1372,7 +1375,7 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """Give out the results in the order of the elements; see `unordered_wait_with_retry`."""
+        """Emit the results in the order of the elements; see `unordered_wait_with_retry`."""
         return _wait(
             data_stream,
             async_function,

@@ -18,7 +18,7 @@ _MINIMUM_MS = 10
 
 
 class CheckpointingMode(Enum):
-    """What guarantee the output has after a failure."""
+    """The guarantee for the output after a failure."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"

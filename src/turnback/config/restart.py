@@ -244,7 +244,7 @@ RESTART_OPTIONS = (_TYPE, *(o for cls in _CONFIGURATIONS.values() for o in cls.o
 
 
 class RestartStrategies:
-    """The restart strategies to choose from."""
+    """Creates restart strategies."""
 
     @staticmethod
     def no_restart() -> RestartStrategyConfiguration:
@@ -262,7 +262,7 @@ class RestartStrategies:
     def failure_rate_restart(
         failure_rate: int, failure_interval: Duration, delay_interval: Duration
     ) -> RestartStrategyConfiguration:
-        """Restart unless more than `failure_rate` failures fall into one interval."""
+        """Restart unless there are more than `failure_rate` failures in one interval."""
         return FailureRateRestart(
             failure_rate, parse_duration(failure_interval), parse_duration(delay_interval)
         )
@@ -275,7 +275,7 @@ class RestartStrategies:
         reset_backoff_threshold: Duration,
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
-        """Restart for ever, after growing delays."""
+        """Restart without limit, after increasing delays."""
         return ExponentialDelayRestart(
             parse_duration(initial_backoff),
             parse_duration(max_backoff),
@@ -286,7 +286,7 @@ class RestartStrategies:
 
     @staticmethod
     def fall_back_restart() -> RestartStrategyConfiguration:
-        """Leave it to the configuration file."""
+        """Use the strategy of the configuration file."""
         return FallBackRestart()
 
 
