@@ -55,21 +55,22 @@ def look_up(
     limit: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> KeyState:
-    """Read what a state of a job holds for a key, while the job runs or after it has ended.
+    """Read the value of a state for a key, while the job runs or after it has ended.
 
-    It is the state of the newest checkpoint: what the job would go on with if it failed now. Only
-    files are read, so the job does not notice, and Spark is not needed. Values whose time to live
-    has ended are left out.
+    The value is that of the newest checkpoint, from which the job would resume if it failed now.
+    Only files are read, so the job is not affected, and Spark is not needed. Expired values are not
+    returned.
 
     Args:
         job: Name of the job.
         uid: The operator.
         state: Name of the state.
-        key: The key as the job has it: a value, or a tuple of several columns.
+        key: The key as in the job: a value, or a tuple for several columns.
         root: The directory of all jobs; by default as configured.
-        after: The `next` of the page before. Pages are of one checkpoint as long as the job retains
-            it; later ones go on in a newer one, behind the last entry of the page before.
-        limit: Most list elements or map entries; all by default.
+        after: The `next` of the previous page. Pages are from one checkpoint as long as the job
+            retains it; later pages continue in a newer one, after the last entry of the previous
+            page.
+        limit: The most list elements or map entries to return; all by default.
         storage_options: Credentials and endpoints of object stores; by default as configured.
 
     Raises:

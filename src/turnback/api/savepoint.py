@@ -43,10 +43,11 @@ class StateInfo(StateRow, frozen=True, kw_only=True):
 
 
 class Savepoint:
-    """A savepoint or checkpoint, its states as tables.
+    """A savepoint or checkpoint, with its states as tables.
 
-    Get one with `load`. Metadata is read then; state is read by Spark's tasks when a DataFrame is
-    used, and never goes through the driver. A checkpoint can be read as long as its job keeps it.
+    Create one with `load`, which reads only metadata; Spark's tasks read state when a DataFrame is
+    used, and it never goes through the driver. A checkpoint can be read as long as its job retains
+    it.
     """
 
     def __init__(self, snapshot: Snapshot, spark: SparkSession | None = None) -> None:
@@ -62,7 +63,7 @@ class Savepoint:
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> Savepoint:
-        """Read what a savepoint or checkpoint says of itself.
+        """Read the metadata of a savepoint or checkpoint.
 
         Args:
             location: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of
@@ -71,7 +72,7 @@ class Savepoint:
             storage_options: Credentials and endpoints of object stores.
 
         Raises:
-            CheckpointNotFoundError: There is none, or only a part of one.
+            CheckpointNotFoundError: There is none, or only part of one.
             CorruptFileError: It is damaged.
             FormatVersionError: It was written by a newer version.
             ConfigurationError: The path cannot be used.
@@ -83,7 +84,7 @@ class Savepoint:
 
     @property
     def location(self) -> str:
-        """Where it is."""
+        """Its location."""
         return self._snapshot.origin.uri
 
     @property
@@ -103,17 +104,17 @@ class Savepoint:
 
     @property
     def label(self) -> str | None:
-        """What the user calls it; checkpoints have no label."""
+        """The label that the user gave it; checkpoints have none."""
         return None if self._snapshot.metadata is None else self._snapshot.metadata.label
 
     @property
     def note(self) -> str | None:
-        """What the user says of it; checkpoints have no note."""
+        """The note that the user gave it; checkpoints have none."""
         return None if self._snapshot.metadata is None else self._snapshot.metadata.note
 
     @property
     def drained(self) -> bool:
-        """Whether event time has come to its end in it, see `JobClient.stop_with_savepoint`."""
+        """Whether event time has reached its end, see `JobClient.stop_with_savepoint`."""
         return self._snapshot.drained
 
     @property
@@ -128,12 +129,12 @@ class Savepoint:
 
     @property
     def sources(self) -> dict[str, str | None]:
-        """Where each source goes on: Spark's offset as JSON, by uid."""
+        """The position of each source: Spark's offset as JSON, by uid."""
         return {leaf: p.offset for leaf, p in self._snapshot.sources.items()}
 
     @property
     def metadata(self) -> SavepointMetadata | Manifest:
-        """All that is known without reading state."""
+        """All information that is available without reading state."""
         return self._snapshot.document
 
     @property
@@ -172,14 +173,14 @@ class Savepoint:
         return self._snapshot.rows(self._snapshot.state(uid, name))
 
     def views(self) -> dict[str, StateId]:
-        """The tables that `sql` knows: uid and name of the state behind each name."""
+        """The tables available in `sql`: for each name the uid and the name of the state."""
         return {view: id for id, view in view_names(self._snapshot.state_ids).items()}
 
     def sql(self, query: str) -> DataFrame:
         """Query all states; each is a table, named after its uid and its name, see `views`.
 
-        The tables are known to this object's queries only, so those of several savepoints do not
-        get into each other's way.
+        The tables exist only in this object's queries, so those of several savepoints do not
+        conflict.
         """
         from turnback.spark.state_frames import view_session
 
@@ -200,7 +201,7 @@ class Savepoint:
     # -- what can be done with it
 
     def verify(self) -> list[FileProblem]:
-        """Read every file and compare it with what was recorded; returns what is wrong."""
+        """Check every file against its recorded length and checksum; returns the problems."""
         return verify_snapshot(self._snapshot)
 
     def check(
@@ -209,12 +210,13 @@ class Savepoint:
         renames: Renames | None = None,
         allow_non_restored_state: Allowed = False,
     ) -> CheckReport:
-        """Tell what would happen if a job were started from it; runs nothing.
+        """Report what would happen if a job were started from it; runs nothing.
 
         Args:
             job: The environment with the job's program, or its plan.
-            renames: What had another name when it was taken, see `execute_async`.
-            allow_non_restored_state: What may be dropped if nothing claims it.
+            renames: Operators and states that had another name when it was taken, see
+                `execute_async`.
+            allow_non_restored_state: State that may be dropped if it matches no operator.
         """
         from turnback.spark.sources import stream_counts
 
@@ -223,10 +225,10 @@ class Savepoint:
         return check(plan, self._snapshot, renames, allow_non_restored_state, streams)
 
     def delete(self) -> None:
-        """Delete the savepoint for good.
+        """Delete the savepoint permanently.
 
         Raises:
-            ConfigurationError: It is a checkpoint: its job keeps and deletes it.
+            ConfigurationError: It is a checkpoint, which only its job deletes.
         """
         if self.is_checkpoint:
             raise ConfigurationError(
@@ -348,11 +350,11 @@ def diff(
 ) -> SavepointDiff:
     """Compare two snapshots key by key.
 
-    They may be of different jobs and have different numbers of key groups. Spark compares; nothing
-    but counts comes to the driver.
+    They may be of different jobs and have different numbers of key groups. Spark compares them;
+    only counts reach the driver.
 
     Args:
-        a: The first, a `Savepoint` or where it is.
+        a: The first, a `Savepoint` or its location.
         b: The second.
         spark: The session to work in; by default the first one's.
     """

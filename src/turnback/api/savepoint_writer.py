@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class SavepointWriter:
-    """Writes a savepoint that no job has taken: a changed one, or one made from batch data.
+    """Writes a changed savepoint, or a new one from batch data.
 
-    Methods say what goes into it and return the writer; nothing is written before `write`. States
-    that are not changed are copied file by file.
+    Methods describe its content and return the writer; nothing is written before `write`. Unchanged
+    states are copied file by file.
 
         SavepointWriter.new().with_state(
             "count", ValueStateDescriptor("total", int), totals, key_by="user"
@@ -63,11 +63,11 @@ class SavepointWriter:
         job: str = "bootstrap",
         spark: SparkSession | None = None,
     ) -> Self:
-        """Begin with nothing.
+        """Start empty.
 
         Args:
             max_parallelism: The number of key groups; that of the job that will start from it.
-            job: The job it is for; one of another name has to be started with ``fork=True``.
+            job: The job it is for; a job with another name must be started with ``fork=True``.
             spark: The session to work in.
         """
         name = check_job_name(job)
@@ -76,7 +76,7 @@ class SavepointWriter:
 
     @classmethod
     def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> Self:
-        """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
+        """Start with the content of a savepoint or checkpoint, which itself is not changed."""
         from turnback.spark.state_frames import CopiedState, SavepointPosition
 
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
@@ -106,15 +106,16 @@ class SavepointWriter:
 
         The DataFrame needs a column ``value`` of the state's type, for lists ``position`` (0, 1, 2
         and so on within a key), for maps ``map_key``, and the key; if the descriptor has a time to
-        live, ``updated_at`` (without one, a job that has it takes its start for the last update).
-        Types are as in `Savepoint.state`. Other columns are left out.
+        live, ``updated_at`` (if it is missing, a job with a time to live uses its start as the last
+        update). Types are as in `Savepoint.state`. Other columns are ignored.
 
-        How the key is given has to be how the job does it:
+        Specify the key in the same way as the job does:
 
-        - ``key_by="user"``, ``key_by=["country", "user"]``: it does ``key_by`` with these columns.
-        - ``key_type=str``: it does ``key_by`` with a function that returns this type. The column
-          ``key`` holds what it returns.
-        - neither: as the operator's other states, which the savepoint has; the column is ``key``.
+        - ``key_by="user"``, ``key_by=["country", "user"]``: the job keys by these columns.
+        - ``key_type=str``: the job keys by a function that returns this type. The column ``key``
+          holds its results.
+        - neither: the key is the same as for the operator's other states in the savepoint; the
+          column is ``key``.
 
         Args:
             uid: The operator.
@@ -124,7 +125,7 @@ class SavepointWriter:
             key_type: The type of the column ``key``.
 
         Raises:
-            StateError: A column is missing or of another type, or the key is not that of the
+            StateError: A column is missing or of another type, or the key differs from that of the
                 operator's other states.
         """
         from turnback.spark.state_frames import check_columns
@@ -155,14 +156,14 @@ class SavepointWriter:
         function: Callable[[DataFrame], DataFrame],
         descriptor: StateDescriptor | None = None,
     ) -> Self:
-        """Replace a state by what a function makes of it.
+        """Replace a state with the result of a function.
 
         Args:
             uid: The operator.
             name: Name of the state.
-            function: Called once, here, with the state as a DataFrame, as `Savepoint.state` gives
-                it but without ``key_group``; returns one with the same columns.
-            descriptor: What the state is from now on, if its type changes.
+            function: Called once, immediately, with the state as a DataFrame, as returned by
+                `Savepoint.state` but without ``key_group``; returns one with the same columns.
+            descriptor: The new descriptor of the state, if its type changes.
         """
         from turnback.spark.state_frames import CopiedState, check_columns
 
@@ -182,12 +183,12 @@ class SavepointWriter:
         return self
 
     def remove_state(self, uid: str, name: str) -> Self:
-        """Leave a state out."""
+        """Remove a state."""
         self._draft.remove_state(uid, name)
         return self
 
     def remove_operator(self, uid: str) -> Self:
-        """Leave an operator out, with all its states."""
+        """Remove an operator with all its states."""
         self._draft.remove_operator(uid)
         return self
 
@@ -209,7 +210,7 @@ class SavepointWriter:
     # -- sources
 
     def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> Self:
-        """Let sources go on from other positions; those not named stay where they are.
+        """Set the positions of sources; those that are not listed keep theirs.
 
         Args:
             positions: A savepoint or checkpoint, for all its sources. Or by uid the offset in the
@@ -238,19 +239,19 @@ class SavepointWriter:
         *,
         without_topics: Sequence[str] = (),
     ) -> Self:
-        """Let a Kafka source go on from other offsets; partitions not named stay where they are.
+        """Set the offsets of a Kafka source; partitions that are not listed keep theirs.
 
-        A topic that the savepoint does not have yet is added. Partitions of it that are not named
-        are read from their first record on, like those that Kafka gets later.
+        A topic that is not in the savepoint yet is added. Its partitions that are not listed are
+        read from their first record, like partitions that are added later.
 
         Args:
             uid: The source.
             offsets: The next offset to read, by `KafkaTopicPartition` or pairs of topic and number.
-            without_topics: Topics to leave out, which the job does not read any more.
+            without_topics: Topics to remove, which the job no longer reads.
 
         Raises:
-            ConfigurationError: Something is no partition or no offset, a topic to leave out is not
-                there, nothing would be left, or the source is not one of Kafka.
+            ConfigurationError: A partition or offset is invalid, a topic to remove does not exist,
+                nothing would be left, or the source is not a Kafka source.
         """
         from turnback.spark.state_frames import SavepointPosition
 
@@ -265,7 +266,7 @@ class SavepointWriter:
         return self
 
     def without_sources(self, *uids: str) -> Self:
-        """Forget where sources were, all of them or those named: they start at the beginning."""
+        """Remove the positions of all or some sources, which then start at the beginning."""
         self._draft.drop_sources(uids or self._draft.source_uids())
         return self
 
@@ -290,7 +291,7 @@ class SavepointWriter:
 
         Raises:
             ConfigurationError: The directory is not empty or cannot be used.
-            StateError: A key is null or there are two rows for it, or a value cannot be stored.
+            StateError: A key is null or has two rows, or a value cannot be stored.
         """
         from turnback.spark.state_frames import SavepointFiles
 

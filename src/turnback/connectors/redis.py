@@ -118,16 +118,13 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class RedisSink(IdempotentSink):
-    """Keeps the latest value of every key in Redis.
+    """Writes the latest value of every key to Redis.
 
-    Tasks write at the end of each epoch, without waiting for the checkpoint; after a failure the
-    same keys are written again. Until then a task holds the epoch's elements in memory, and of each
-    key it writes the last value only. Each key remembers the version of its value, attempt, epoch
-    and task, and a script in the server compares it: a value that comes late, from a task or a
-    driver that was replaced, never overwrites a newer one. The same script looks whose the keys
-    are: a task of an older attempt, or of a job that they were taken over from, writes nothing, and
-    fails. Key the stream by the same fields, so that one task writes a key; if several tasks write
-    it in one epoch, the last of them counts, in the order of their numbers.
+    Tasks write immediately, without waiting for the checkpoint; after a failure the same keys are
+    written again. Each key stores the version of its value, attempt and epoch, and a script on the
+    server compares it: a late value, from a task or a driver that was replaced, never overwrites a
+    newer one. The same script checks the owner of the keys: a task of a former owner writes
+    nothing, and fails. Key the stream by the same fields, so that one task writes a key.
 
     Readers see values before their checkpoint is complete.
 
@@ -147,8 +144,8 @@ class RedisSink(IdempotentSink):
         key: The column, or columns, that make the key in Redis. Several are joined by ":".
         values: The columns to store; by default all but the key.
         layout: "hash" or "string".
-        prefix: What all keys begin with, for example "likes:". A prefix belongs to one job.
-        ttl: Seconds after which a key goes away unless it is written again; None for never.
+        prefix: The prefix of all keys, for example "likes:". A prefix belongs to one job.
+        ttl: Seconds after which a key expires unless it is written again; None for never.
         password_from: The environment variable with the password.
 
     Raises:

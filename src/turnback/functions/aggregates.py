@@ -170,28 +170,28 @@ _EXACT = Context(prec=76)
 class Aggregate(ABC):
     """One column of a declared aggregation; subclass it for your own.
 
-    Both `combine` and `merge` have to be associative: how elements are divided into tasks and
-    epochs must not matter. Nothing may depend on the order of elements that is not in a column.
+    Both `combine` and `merge` must be associative: the result must not depend on how elements are
+    divided among tasks and epochs, nor on any order of elements that is not in a column.
 
     Attributes:
         columns: The columns it reads.
-        in_order: Whether elements have to come in the order of their source.
+        in_order: Whether elements must be in the order of their source.
     """
 
     columns: tuple[str, ...] = ()
     in_order = False
 
     def definition(self) -> str:
-        """What its accumulators hold, in a few words, which are stored with them.
+        """A short description of the content of its accumulators, which is stored with them.
 
-        An aggregate does not take over accumulators that are called otherwise. Override it if
-        they depend on more than the class and the columns.
+        An aggregate does not inherit accumulators with another definition. Override it if they
+        depend on more than the class and the columns.
         """
         return f"{type(self).__name__}({', '.join(self.columns)})"
 
     @abstractmethod
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
-        """The types of the accumulator, which is the state, and of the result.
+        """The types of the accumulator, which is stored as state, and of the result.
 
         Raise `PlanError` for columns that it cannot aggregate.
         """
@@ -202,10 +202,10 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
-        """One accumulator for those of each group, earlier ones first; none of them is null."""
+        """One accumulator for all accumulators of each group, earlier ones first; none is null."""
 
     def result(self, accumulators: pa.Array) -> pa.Array:
-        """What comes out, for each accumulator."""
+        """The output for each accumulator."""
         return accumulators
 
 
@@ -486,12 +486,12 @@ def stddev_of(column: str) -> Aggregate:
 
 
 def first_of(column: str, *, by: str) -> Aggregate:
-    """The value of a column in the element with the least `by`; of several, any of them."""
+    """The value of a column in the element with the least `by`; any of them if several."""
     return _End(column, by, last=False)
 
 
 def last_of(column: str, *, by: str) -> Aggregate:
-    """The value of a column in the element with the greatest `by`; of several, any of them."""
+    """The value of a column in the element with the greatest `by`; any of them if several."""
     return _End(column, by, last=True)
 
 
@@ -530,7 +530,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def approx_distinct_of(column: str) -> Aggregate:
-    """About how many distinct values a column has, nulls left out; within 1.6 % in most cases.
+    """The approximate number of distinct values, ignoring nulls; within 1.6 % in most cases.
 
     The state of a key takes up to 4 KiB.
     """

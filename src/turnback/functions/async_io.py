@@ -16,22 +16,22 @@ ExceptionPredicate = Callable[[Exception], bool]
 
 
 class AsyncFunction(Function, ABC):
-    """A function that waits for something outside, such as a service that knows more of an element.
+    """A function that calls an external system, such as a service with more data on an element.
 
-    Its calls run on an event loop in a thread of the worker: what they share, such as a client, is
-    best made in the first of them, and belongs to that loop. It has no state.
+    Its calls run on an event loop in a thread of the worker: create shared objects, such as a
+    client, in the first call, because they belong to that loop. It has no state.
     """
 
     @abstractmethod
     async def async_invoke(self, value: Any) -> list[Any]:
-        """Return the elements that an element becomes, in a list.
+        """Return a list of the new elements for an element.
 
-        All calls of an epoch are over before its barrier. They are made again when a task or an
-        epoch is run anew: what they do outside must bear that.
+        All calls of an epoch finish before its barrier. They are repeated when a task or an epoch
+        is repeated, so their external effects must allow that.
         """
 
     def timeout(self, value: Any) -> list[Any]:
-        """Return the elements for one whose call took too long; by default an error."""
+        """Return the elements for an element whose call timed out; raises an error by default."""
         raise TimeoutError("the call took longer than its timeout")
 
 

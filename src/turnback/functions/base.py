@@ -143,7 +143,7 @@ class ProcessFunction(Function, ABC):
     """One element in, any number out, with a context."""
 
     class Context(Protocol):
-        """What is known about the element at hand."""
+        """Information about the current element."""
 
         def timestamp(self) -> int | None:
             """The element's event time in milliseconds, if it has one."""
@@ -160,7 +160,7 @@ class TimerFunction(Function):
     """Base of the functions over keyed streams that can have themselves called later."""
 
     class Context(ProcessFunction.Context, Protocol):
-        """What is known about the element at hand."""
+        """Information about the current element."""
 
         def get_current_key(self) -> Any:
             """The key of the element."""
@@ -192,15 +192,15 @@ class KeyedProcessFunction(TimerFunction, ABC):
         class Count(KeyedProcessFunction):
             count = ValueStateDescriptor("count", int)
 
-    Declared state is known to the planner, and so checked, before anything runs.
+    The planner knows declared state, and checks it before anything runs.
     """
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """Return or yield the new elements, or nothing.
 
-        Called once per element and epoch; again, with the state as it was, when a task or an epoch
-        is run anew. Side effects outside state and output are not undone.
+        Called once per element and epoch, and again, with the previous state, when a task or an
+        epoch is repeated. Side effects outside state and output are not undone.
         """
 
 
@@ -224,10 +224,10 @@ class KeyedStateStore(Protocol):
 
 
 class ProcessWindowFunction(Function, ABC):
-    """A function over all elements of a window of one key, or over what they were folded into."""
+    """A function over all elements of a window of one key, or over their combined value."""
 
     class Context(Protocol):
-        """What is known about the window that fires."""
+        """Information about the window that fires."""
 
         def window(self) -> Any:
             """The window: its `start` and `end` in milliseconds since 1970."""
@@ -251,14 +251,14 @@ class ProcessWindowFunction(Function, ABC):
         Args:
             key: The key.
             context: A `Context`.
-            elements: In the order in which they came; one, if they were reduced or aggregated.
+            elements: The elements in order of arrival; only one if they were reduced or aggregated.
         """
 
     def clear(self, context: Any) -> None:
-        """Called when a window is gone: its time and the allowed lateness are over.
+        """Called when the time of a window and the allowed lateness have passed.
 
-        Its state is deleted afterwards, in any case. Not called for windows that have become part
-        of another.
+        Its state is always deleted afterwards. Not called for windows that were merged into
+        another.
 
         Args:
             context: A `Context`.
@@ -312,12 +312,12 @@ class KeyedColumns(Protocol):
 class KeyedBatchFunction(Function, ABC):
     """A function over whole batches of a keyed stream, with the state of all their keys as columns.
 
-    State is declared or obtained as in `KeyedProcessFunction`, and is the same state: one kind of
-    function can take the place of the other under the same uid. Map and list state it cannot have.
+    State is declared or obtained as in `KeyedProcessFunction`, and is the same state: either kind
+    of function can replace the other under the same uid. It cannot use map and list state.
 
     Attributes:
-        columns: The columns it reads. Others may be missing in a batch: they are not even read from
-            the source if nothing else needs them. None for all.
+        columns: The columns it reads, None for all. Other columns may be missing in a batch: they
+            are not even read from the source if nothing else needs them.
     """
 
     columns: Sequence[str] | None = None
@@ -328,10 +328,10 @@ class KeyedBatchFunction(Function, ABC):
     ) -> pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None:
         """Return or yield the new elements as Arrow batches or tables, or nothing.
 
-        Called in every task once per epoch with all elements the task has got, in order; more often
-        when these take much memory, and not at all when there are none. Where an epoch ends means
-        nothing and changes from run to run: a result that is to be the same every time must not
-        depend on it. Called again, with the state as it was, when a task or an epoch is run anew.
+        Called in every task once per epoch with all elements of the task, in order; more often if
+        these need much memory, and not at all if there are none. The end of an epoch is arbitrary
+        and changes from run to run: a reproducible result must not depend on it. Called again, with
+        the previous state, when a task or an epoch is repeated.
         """
 
 
@@ -397,29 +397,29 @@ class CoProcessFunction(Function, ABC):
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield the new elements for one of the first stream, or nothing."""
+        """Return or yield the new elements for an element of the first stream, or nothing."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield the new elements for one of the second stream, or nothing."""
+        """Return or yield the new elements for an element of the second stream, or nothing."""
 
 
 class KeyedCoProcessFunction(TimerFunction, ABC):
     """A function over two keyed streams, with state and timers per key that both share.
 
     State is obtained or declared as in `KeyedProcessFunction`. With an `on_timer`, elements of both
-    streams come in the order of the watermarks at them, those of the first stream before those of
-    the second; an element that is ahead of the other stream waits for it. Without, they come as
-    they arrive.
+    streams are processed in the order of their watermarks, those of the first stream before those
+    of the second; an element that is ahead of the other stream waits for it. Without it, they are
+    processed as they arrive.
     """
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield the new elements for one of the first stream, or nothing."""
+        """Return or yield the new elements for an element of the first stream, or nothing."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield the new elements for one of the second stream, or nothing."""
+        """Return or yield the new elements for an element of the second stream, or nothing."""
 
 
 class ProcessJoinFunction(Function, ABC):
@@ -473,8 +473,8 @@ class OutputTag:
     """Names a side output: ``yield tag, element`` in a process function sends an element there.
 
     Args:
-        tag_id: Its name; two tags with one name are the same side output.
-        type_info: Type of its elements; any object, pickled, if left out.
+        tag_id: Its name; two tags with the same name are the same side output.
+        type_info: Type of its elements; by default any object, pickled.
     """
 
     __slots__ = ("tag_id", "type_info")

@@ -65,7 +65,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BaseBroadcastContext(Protocol):
-    """What both sides of a broadcast process function learn."""
+    """Information for both sides of a broadcast process function."""
 
     def timestamp(self) -> int | None:
         """The element's event time in milliseconds, or the time of the timer; None without one."""
@@ -91,14 +91,14 @@ class BroadcastProcessFunction(Function, ABC):
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield new elements for one of the stream; `ctx` is a `ReadOnlyContext`."""
+        """Return or yield new elements for an element; `ctx` is a `ReadOnlyContext`."""
 
     @abstractmethod
     def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield new elements for one of the broadcast stream; `ctx` is a `Context`.
+        """Return or yield new elements for a broadcast element; `ctx` is a `Context`.
 
-        Called in all subtasks, each of which gives what it yields. It has to do the same to the
-        broadcast state in all of them, so it must depend on the element and that state only.
+        Called in all subtasks, each of which emits its own output. It must make the same changes to
+        the broadcast state in all of them, so it may depend only on the element and that state.
         """
 
 
@@ -117,7 +117,7 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
     """
 
     class Context(BaseBroadcastContext, Protocol):
-        """What a broadcast element comes with."""
+        """Information for a broadcast element."""
 
         def apply_to_keyed_state(self, state_descriptor: StateDescriptor, function: Any) -> None:
             """Call a function, or a `KeyedStateFunction`, with each key and its state.
@@ -126,7 +126,7 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
             """
 
     class ReadOnlyContext(BaseBroadcastContext, Protocol):
-        """What an element of the keyed stream comes with."""
+        """Information for an element of the keyed stream."""
 
         def timer_service(self) -> TimerService:
             """Timers of the key, and what time it is."""
@@ -135,21 +135,21 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
             """The key of the element."""
 
     class OnTimerContext(ReadOnlyContext, Protocol):
-        """What is known about a timer that fires."""
+        """Information about a timer that fires."""
 
         def time_domain(self) -> TimeDomain:
             """Which clock it goes by."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield new elements for one of the stream; `ctx` is a `ReadOnlyContext`."""
+        """Return or yield new elements for an element; `ctx` is a `ReadOnlyContext`."""
 
     @abstractmethod
     def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield new elements for one of the broadcast stream; `ctx` is a `Context`.
+        """Return or yield new elements for a broadcast element; `ctx` is a `Context`.
 
-        As in `BroadcastProcessFunction`. There is no current key: the state of keys is reached by
-        `ctx.apply_to_keyed_state`.
+        As in `BroadcastProcessFunction`. There is no current key: use `ctx.apply_to_keyed_state` to
+        access the state of keys.
         """
 
 

@@ -67,10 +67,10 @@ class CleanupStrategyName(Enum):
 
 @dataclass(frozen=True)
 class TtlCleanupStrategies:
-    """When values that have expired are removed; those that are read always are.
+    """When expired values are removed; those that are read always are.
 
     Attributes:
-        chosen: What was asked for.
+        chosen: The strategies that were chosen.
         in_background: Whether the others are used as well, except at snapshots.
     """
 
@@ -103,29 +103,29 @@ class TtlCleanupStrategies:
 
 @dataclass(frozen=True)
 class StateTtlConfig:
-    """How long values of a state live, given to `StateDescriptor.enable_time_to_live`.
+    """The time to live of a state, for `StateDescriptor.enable_time_to_live`.
 
-    A value, each element of a list and each entry of a map has a life of its own. It has expired
-    when its last update was `ttl` ago or longer, by the clock of the driver at the beginning of the
-    epoch. What has expired is removed when it is read, when state files are merged, and little by
-    little from local stores. Made by `new_builder`.
+    Values, elements of lists and entries of maps expire individually, when the last update was
+    `ttl` ago or longer, by the clock of the driver at the beginning of the epoch. Expired state is
+    removed when it is read, when state files are merged, and gradually from local stores. Create
+    one with `new_builder`.
     """
 
     class UpdateType(Enum):
-        """What counts as an update, after which a value lives for the whole time again."""
+        """Which operations count as an update, which restarts the time to live."""
 
         Disabled = 0
         OnCreateAndWrite = 1
         OnReadAndWrite = 2
 
     class StateVisibility(Enum):
-        """Whether a value that has expired is returned as long as nothing has removed it."""
+        """Whether an expired value is returned if it has not been removed yet."""
 
         ReturnExpiredIfNotCleanedUp = 0
         NeverReturnExpired = 1
 
     class TtlTimeCharacteristic(Enum):
-        """Which clock decides: that of the driver, at the beginning of the epoch."""
+        """The clock that is used: that of the driver, at the beginning of the epoch."""
 
         ProcessingTime = 0
 
@@ -140,7 +140,7 @@ class StateTtlConfig:
 
     @staticmethod
     def new_builder(ttl: Any) -> StateTtlConfigBuilder:
-        """Begin with how long values live: a `Time`, a `Duration` or a `timedelta`."""
+        """Start with the time to live: a `Time`, a `Duration` or a `timedelta`."""
         return StateTtlConfigBuilder(ttl)
 
     def get_update_type(self) -> UpdateType:
@@ -163,7 +163,7 @@ class StateTtlConfig:
 
 
 class StateTtlConfigBuilder:
-    """Makes a `StateTtlConfig`; all its methods but `build` return the builder itself."""
+    """Builds a `StateTtlConfig`; all its methods except `build` return the builder itself."""
 
     def __init__(self, ttl: Any) -> None:
         self._ttl = _length(ttl)
@@ -488,7 +488,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 
     Args:
         name: Name of the state.
-        type: Type of the value: anything `Types` makes, a Python type or a DDL string.
+        type: Type of the value: a type from `Types`, a Python type or a DDL string.
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
@@ -571,7 +571,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
     Args:
         name: Name of the state.
         aggregate_function: An `AggregateFunction`.
-        accumulator_type: Type of its accumulator, which is what is stored.
+        accumulator_type: Type of its accumulator, which is the stored value.
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 

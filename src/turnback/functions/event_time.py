@@ -124,15 +124,16 @@ class TimestampAssigner(ABC):
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Where the timestamps of a stream come from, and how far behind they may be.
+    """How a stream gets its timestamps, and how late elements may be.
 
-    A watermark says that no element with a smaller or equal timestamp is to come. After every
-    element it is the greatest timestamp so far, less the bound, less a millisecond.
+    A watermark says that no element with a smaller or equal timestamp is expected any more. After
+    every element it is the greatest timestamp so far, minus the bound, minus one millisecond.
 
     Attributes:
-        bound_ms: How much later than others an element may arrive; None for no watermarks at all.
+        bound_ms: How much later than others an element may arrive; None for no watermarks.
         assigner: A `TimestampAssigner`, a function of the element, or the name of a column.
-        idle_ms: Watermarks do not wait for a partition that had nothing for so long; None for ever.
+        idle_ms: Time without elements after which watermarks no longer wait for a partition; None
+            for no limit.
     """
 
     bound_ms: int | None
@@ -141,26 +142,26 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """For timestamps that only rise."""
+        """For timestamps that only increase."""
         return WatermarkStrategy(0)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> WatermarkStrategy:
-        """For elements that come later than others by at most so much."""
+        """For elements that arrive out of order by at most this duration."""
         return WatermarkStrategy(as_milliseconds(max_out_of_orderness, "max_out_of_orderness"))
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """For timestamps without watermarks: no event-time timer ever fires, no window ends."""
+        """For timestamps without watermarks: no event-time timer or window ever fires."""
         return WatermarkStrategy(None)
 
     def with_timestamp_assigner(
         self, timestamp_assigner: TimestampAssigner | str
     ) -> WatermarkStrategy:
-        """Take timestamps from a `TimestampAssigner`, or from the column of this name.
+        """Take timestamps from a `TimestampAssigner`, or from a column.
 
-        A column of whole numbers counts milliseconds since 1970; one of timestamps without a zone
-        is in UTC. No Python runs for a column.
+        A column of integers is in milliseconds since 1970; a column of timestamps without a zone is
+        in UTC. No Python runs for a column.
         """
         given = timestamp_assigner
         if isinstance(given, type) and issubclass(given, TimestampAssigner):
@@ -173,11 +174,11 @@ class WatermarkStrategy:
         return replace(self, assigner=given)
 
     def with_idleness(self, idle_timeout: Duration) -> WatermarkStrategy:
-        """Do not wait for partitions that had no elements for so long."""
+        """Stop waiting for partitions that have had no elements for this long."""
         return replace(self, idle_ms=as_milliseconds(idle_timeout, "idle_timeout", least=1))
 
     def check(self, type: TypeInfo) -> None:
-        """Refuse a column that a stream does not have, or that holds no timestamps."""
+        """Refuse a column that does not exist in a stream, or that has no timestamps."""
         if self.assigner is None:
             raise PlanError(
                 "the watermark strategy does not say where timestamps come from: add "

@@ -71,10 +71,10 @@ class FunctionSnapshotContext(Protocol):
 
 
 class CheckpointedFunction(ABC):
-    """A function with state of its subtask: implemented beside `MapFunction` and the like.
+    """A function with operator state, implemented in addition to `MapFunction` and the like.
 
-    What it keeps in attributes of its own is kept if `snapshot_state` puts it into a state and
-    `initialize_state` gets it from there again::
+    Its attributes are preserved if `snapshot_state` writes them to a state and `initialize_state`
+    reads them from it::
 
         class Buffer(FlatMapFunction, CheckpointedFunction):
             def initialize_state(self, context):
@@ -88,19 +88,19 @@ class CheckpointedFunction(ABC):
 
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """Get the states, and what is in them. Called once per instance, before `open`.
+        """Get the states and read their content. Called once per instance, before `open`.
 
-        Instances come and go with Python workers: a new one, as the function was when the job was
-        submitted, is made with every start of a job, and whenever a task finds none that has run
-        the very last confirmed epoch. All states must be asked for each time, whatever
-        `is_restored` says.
+        Instances live only as long as their Python workers: a new one, a copy of the submitted
+        function, is created with every start of a job, and whenever a task finds no instance that
+        has run the last confirmed epoch. Get all states each time, whatever the value of
+        `is_restored`.
         """
 
     @abstractmethod
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Bring the states up to date. Called at the end of every epoch.
+        """Update the states. Called at the end of every epoch.
 
-        A list that is set to what it was already costs nothing.
+        Writing an unchanged list costs nothing.
         """
 
 

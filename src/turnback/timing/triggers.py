@@ -38,10 +38,10 @@ class TriggerResult(Enum):
 
 
 class Trigger(ABC):
-    """Decides when a window fires. It must keep nothing in its own attributes."""
+    """Decides when a window fires. It must not keep state in its own attributes."""
 
     class TriggerContext(Protocol):
-        """What is known about the window at hand, and where a trigger keeps its numbers."""
+        """Information about the current window, and access to the trigger's state."""
 
         def get_current_processing_time(self) -> int:
             """The time of the clock, in milliseconds since 1970."""
@@ -65,7 +65,7 @@ class Trigger(ABC):
             """A value or reducing state for this window; it goes with the window."""
 
     class OnMergeContext(TriggerContext, Protocol):
-        """The same for a window that others were merged into."""
+        """The same for a window into which others were merged."""
 
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
             """Merge a reducing state of the merged windows into that of this one."""
@@ -76,14 +76,14 @@ class Trigger(ABC):
 
     @abstractmethod
     def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        """Called when a timer by the clock fires that the trigger has set."""
+        """Called when a processing-time timer of the trigger fires."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        """Called when a timer by event time fires that the trigger has set."""
+        """Called when an event-time timer of the trigger fires."""
 
     def on_merge(self, window: Any, ctx: Any) -> None:
-        """Called for a window that others were merged into; `ctx` is an `OnMergeContext`."""
+        """Called for a window into which others were merged; `ctx` is an `OnMergeContext`."""
         return
 
     def can_merge(self) -> bool:
@@ -91,10 +91,10 @@ class Trigger(ABC):
         return True
 
     def clear(self, window: Any, ctx: Any) -> None:
-        """Called when a window goes.
+        """Called when a window is deleted.
 
-        Its state goes by itself, and timers that it leaves behind fire for nobody; a trigger that
-        sets timers long after the end of windows should delete them here.
+        Its state is deleted automatically, and remaining timers have no effect; a trigger that sets
+        timers long after the end of windows should delete them here.
         """
         return
 

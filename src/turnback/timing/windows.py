@@ -107,7 +107,7 @@ def _aligned(size: Any, slide: Any, offset: Any) -> tuple[int, int, int]:
 
 
 class TumblingEventTimeWindows(AlignedWindows):
-    """One window after the other, by event time."""
+    """Adjacent windows of equal size, by event time."""
 
     @classmethod
     def of(cls, size: Time, offset: Time | None = None) -> TumblingEventTimeWindows:
@@ -125,7 +125,7 @@ class TumblingProcessingTimeWindows(AlignedWindows):
 
 
 class SlidingEventTimeWindows(AlignedWindows):
-    """Windows that overlap, by event time."""
+    """Overlapping windows, by event time."""
 
     @classmethod
     def of(cls, size: Time, slide: Time, offset: Time | None = None) -> SlidingEventTimeWindows:
@@ -175,7 +175,7 @@ def _dynamic_gap(extractor: Any) -> SessionGap:
 
 
 class EventTimeSessionWindows(_SessionWindows):
-    """Sessions by event time: a window ends when nothing came for a while."""
+    """Sessions by event time: a window ends after a gap without elements."""
 
     @classmethod
     def with_gap(cls, size: Time) -> EventTimeSessionWindows:

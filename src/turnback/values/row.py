@@ -26,15 +26,15 @@ class Row(tuple[Any, ...]):
     """A tuple whose fields may have names.
 
     ``Row(1, 2)`` has positions only; ``Row(post="a", n=1)`` also has names, and the values are
-    ``row.post``, ``row["post"]`` or ``row[0]``. A field wins over a method of the same name:
-    ``row.count`` is the field when there is a field called count. As in PyFlink, ``Row("post",
-    "n")`` can be called to make rows with these names.
+    ``row.post``, ``row["post"]`` or ``row[0]``. A field takes precedence over a method of the same
+    name: ``row.count`` is the field when there is a field called count. As in PyFlink,
+    ``Row("post",     "n")`` can be called to make rows with these names.
 
-    ``"post" in row`` asks for a field of that name, in a row without names for a value.
+    ``"post" in row`` tests for a field of that name, or, in a row without names, for a value.
 
-    A row equals any tuple with the same values; names do not take part. A plain tuple is accepted
-    wherever a row is, taken by position, and is several times cheaper to make. A row with names is
-    taken by its names.
+    A row equals any tuple with the same values, whatever its names. A plain tuple is accepted
+    wherever a row is, is matched by position, and is several times cheaper to create. A row with
+    names is matched by its names.
     """
 
     __slots__ = ()

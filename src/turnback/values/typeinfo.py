@@ -274,7 +274,7 @@ _COMPOUND: dict[str, Callable[[Any], TypeInfo]] = {
 
 
 class Types:
-    """Makes types, under the names PyFlink gives them."""
+    """Creates types, under PyFlink's names."""
 
     @staticmethod
     def STRING() -> TypeInfo:
@@ -348,7 +348,7 @@ class Types:
 
     @staticmethod
     def INSTANT() -> TypeInfo:
-        """A point in time; an aware `datetime.datetime`, handed out in UTC."""
+        """A point in time; an aware `datetime.datetime`, returned in UTC."""
         return BasicTypeInfo("instant")
 
     @staticmethod
@@ -375,7 +375,7 @@ class Types:
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInfo) -> TypeInfo:
-        """A list, under the name of a Java array; of BYTE, it is a byte string."""
+        """A list, under the name of a Java array; for BYTE, a byte string."""
         return Types.BYTES() if element_type == Types.BYTE() else ListTypeInfo(element_type)
 
     @staticmethod
@@ -385,7 +385,7 @@ class Types:
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInfo:
-        """Any Python object, pickled: opaque, unsafe to read from strangers, cannot evolve."""
+        """Any Python object, pickled: opaque, unsafe to read if not trusted, cannot evolve."""
         return BasicTypeInfo("pickled")
 
 

@@ -494,10 +494,10 @@ class FileSink(Sink):
     sees an unfinished or uncommitted one. A reader may move or delete what it has read.
 
     A directory belongs to one job, whose sinks can share it: the first job that writes there is
-    recorded in it, and another, such as a fork, is refused unless `take_over_sinks` is set; so is a
-    job directory that was restored from a backup, and has forgotten what it published. It has
-    to be on a file system that the driver and all executors mount at the same path, that renames
-    atomically and has hard links.
+    recorded in it, and any other, such as a fork, is refused unless `take_over_sinks` is set; so is
+    a job directory that was restored from a backup and lacks the record of what it published. The
+    directory must be on a file system that the driver and all executors mount at the same path, and
+    that has atomic renames and hard links.
 
     Formats (a stream that is not of rows has one column, `value`):
 
@@ -512,9 +512,10 @@ class FileSink(Sink):
       `positiveInf="inf"`, `negativeInf="-inf"`, and `unbase64` on columns of bytes.
 
     Args:
-        path: The directory; created when missing. Relative to the driver's working directory.
+        path: The directory, relative to the driver's working directory; created if it does not
+            exist.
         format: "parquet", "json" or "csv".
-        prefix: What file names begin with.
+        prefix: The prefix of file names.
         header: Whether each CSV file starts with the names of the columns.
 
     Raises:

@@ -1065,13 +1065,13 @@ class DeliveryGuarantee(Enum):
 
 
 class KafkaSink(Sink):
-    """Writes to topics of Kafka; made with `KafkaSink.builder()`.
+    """Writes to Kafka topics; created with `KafkaSink.builder()`.
 
     - `EXACTLY_ONCE`: tasks stage records in the job directory, and when their checkpoint is
       complete the driver writes them, each epoch in one transaction. Needs checkpoints, and
       consumers with `isolation.level=read_committed`.
-    - `AT_LEAST_ONCE`: tasks write, and an epoch ends when Kafka has everything. What is replayed
-      after a failure comes again.
+    - `AT_LEAST_ONCE`: tasks write, and an epoch ends when Kafka has acknowledged everything.
+      Records replayed after a failure appear again.
     - `NONE`: tasks write and do not wait.
     """
 
@@ -1124,7 +1124,7 @@ class KafkaSink(Sink):
         return self._delivery.list_orphans(ctx)
 
     def describe(self) -> dict[str, str]:
-        """Describe the sink; of its properties only the names: a password may be among them."""
+        """Describe the sink, with only the names of its properties, which may contain passwords."""
         described = {
             "kind": "kafka",
             "servers": self._cluster.servers,

@@ -107,7 +107,7 @@ class KafkaOffsetsInitializer:
 
 @dataclass(frozen=True)
 class KafkaSource(RecordSource):
-    """What to read from Kafka; made with `KafkaSource.builder()`, for `env.from_source`."""
+    """Reads from Kafka; created with `KafkaSource.builder()`, for `env.from_source`."""
 
     METADATA: ClassVar[Mapping[str, TypeInfo]] = {
         "key": Types.BYTES(),

@@ -161,7 +161,7 @@ class KinesisOffsetsInitializer:
 
 @dataclass(frozen=True)
 class KinesisSource(RecordSource):
-    """Which stream of Kinesis to read; made with `builder()`, for `env.from_source`."""
+    """Reads a Kinesis stream; created with `builder()`, for `env.from_source`."""
 
     METADATA: ClassVar[Mapping[str, TypeInfo]] = {
         "stream": Types.STRING(),

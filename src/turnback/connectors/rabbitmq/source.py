@@ -71,10 +71,10 @@ class RabbitMQOffsetsInitializer:
 
 @dataclass(frozen=True)
 class RabbitMQSource(RecordSource):
-    """Which streams of RabbitMQ to read; made with `builder()`, for `env.from_source`.
+    """Reads RabbitMQ streams; created with `builder()`, for `env.from_source`.
 
-    Streams, which keep their messages, and not queues, which give each away once: a job that goes
-    on from a checkpoint has to read again.
+    It reads streams, which keep their messages, not queues, which deliver each message once: a job
+    that resumes from a checkpoint must be able to read messages again.
     """
 
     METADATA: ClassVar[Mapping[str, TypeInfo]] = {

@@ -75,25 +75,25 @@ _DETACH_S = 10.0
 
 
 class MySqlSink(SqlSink):
-    """Writes the rows of a stream into a table of MariaDB or MySQL, each exactly once.
+    """Writes the rows of a stream to a MariaDB or MySQL table, each exactly once.
 
     - `mode="exactly-once"` adds a row for every element. Tasks insert rows in parallel, each in an
       XA transaction, which is prepared at the end of the epoch and committed when the checkpoint
       is complete. Needs MariaDB 10.5 or MySQL 8, and InnoDB; on MySQL the privilege
       XA_RECOVER_ADMIN.
     - `mode="upsert"` inserts elements, or updates the rows with the same `key`. Tasks stage their
-      elements in the job directory; when the checkpoint is complete, the driver writes them, all
-      of an epoch in one transaction. Of elements with the same key the last one counts.
+      elements in the job directory; when the checkpoint is complete, the driver writes all elements
+      of an epoch in one transaction. If several elements have the same key, the last one wins.
 
-    Turnback keeps its records beside the table, in `turnback_owners`, `turnback_commits` and
+    Turnback keeps its records next to the table, in `turnback_owners`, `turnback_commits` and
     `turnback_progress`; a table belongs to one job. Rows, lists and maps go into `json` columns;
     instants are written in UTC. NaN and the infinities are refused: these databases have none.
 
     Args:
-        host: Where the server is.
+        host: Host name of the server.
         port: Its port.
         database: The database of the table.
-        user: Who writes.
+        user: The user that writes.
         password: The password; `password_from` keeps it out of the program.
         table: Exactly as the database spells it.
         columns: Which fields to write, or a dict from field to column; by default every field,
@@ -103,7 +103,7 @@ class MySqlSink(SqlSink):
         password_from: The environment variable with the password.
         lock_timeout: Seconds that a task waits for a row another transaction has locked.
         unix_socket: The server's socket, instead of host and port.
-        ssl: What `pymysql.connect` takes as `ssl`, such as {"ca": "/etc/ca.pem"}.
+        ssl: The `ssl` argument of `pymysql.connect`, such as {"ca": "/etc/ca.pem"}.
 
     Raises:
         ConfigurationError: An argument cannot be used, or pymysql is not installed.

@@ -68,21 +68,22 @@ _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 class PostgresSink(SqlSink):
-    """Writes the rows of a stream into a table of PostgreSQL, each exactly once.
+    """Writes the rows of a stream to a PostgreSQL table, each exactly once.
 
-    - `mode="exactly-once"` adds a row for every element. Tasks copy rows in parallel, each in a
-      transaction of its own, which is prepared at the end of the epoch and committed when the
-      checkpoint is complete. The server needs `max_prepared_transactions`: tasks, times the epochs
-      of one checkpoint and one more.
+    - `mode="exactly-once"` adds a row for every element. Tasks copy rows in parallel, each in its
+      own transaction, which is prepared at the end of the epoch and committed when the checkpoint
+      is complete. Set `max_prepared_transactions` on the server: the number of tasks, times the
+      number of epochs in a checkpoint plus one.
     - `mode="upsert"` inserts elements, or updates the rows with the same `key`. Tasks stage their
-      elements in the job directory; when the checkpoint is complete, the driver writes them, all
-      of an epoch in one transaction. Of elements with the same key the last one counts.
+      elements in the job directory; when the checkpoint is complete, the driver writes all elements
+      of an epoch in one transaction. If several elements have the same key, the last one wins.
 
-    Turnback keeps its records beside the table, in `turnback_owners`, `turnback_commits` and
-    `turnback_progress`; a table belongs to one job. Rows, lists and maps go into `json` or `jsonb`.
+    Turnback keeps its records next to the table, in `turnback_owners`, `turnback_commits` and
+    `turnback_progress`; a table belongs to one job. Rows, lists and maps are written to `json` or
+    `jsonb`.
 
     Args:
-        dsn: How to connect, as libpq takes it: "host=db dbname=shop" or "postgresql://db/shop".
+        dsn: The libpq connection string: "host=db dbname=shop" or "postgresql://db/shop".
         table: "table" or "schema.table", exactly as the database spells it.
         columns: Which fields to write, or a dict from field to column; by default every field,
             into the column of its name.

@@ -341,15 +341,15 @@ class DeltaSink(TableSink):
 
     Tasks write Parquet files below the table. When the checkpoint is complete the driver commits
     the files of its epochs as one version of the table, together with a transaction of the Delta
-    log (`txn`) that says how far this sink of this job is. Other writers may write to the table as
-    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
+    log (`txn`) that records the position of this sink of this job. Other programs may write to the
+    table as well. A table belongs to one Turnback job; any other, such as a fork, is refused unless
     `take_over_sinks` is set.
 
     An empty string in a partition column is null to readers, as Delta defines it.
 
     Args:
-        path: The table: a directory that driver and executors share, or `s3://bucket/path`.
-            Created, with the columns of the stream, when missing.
+        path: The table: a directory that driver and executors share, or `s3://bucket/path`. Created
+            with the columns of the stream if it does not exist.
         options: See `TableOptions`.
 
     Raises:

@@ -430,17 +430,17 @@ class IcebergSink(TableSink):
 
     Tasks write Parquet files below the table's location. When the checkpoint is complete the driver
     adds the files of its epochs as one snapshot of the table, and in the same commit sets a
-    property that says how far this sink of this job is. Other writers may write to the table as
-    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
-    `take_over_sinks` is set. With `evolve_table` a column that the stream has made wider, such as
-    int to bigint, becomes wider in the table.
+    property that records the position of this sink of this job. Other programs may write to the
+    table as well. A table belongs to one Turnback job; any other, such as a fork, is refused unless
+    `take_over_sinks` is set. With `evolve_table` a column that is wider in the stream, such as
+    bigint instead of int, is widened in the table.
 
     Args:
-        catalog: The properties of the catalog, as PyIceberg takes them, and its `name` if it is not
-            "default"; or the name of one that PyIceberg's own configuration has on the driver and
-            all executors. Properties may hold passwords: they are never stored or shown.
-        table: Its name, as `namespace.table`; created, with the columns of the stream, when
-            missing. The namespace has to exist.
+        catalog: The PyIceberg properties of the catalog, and its `name` if it is not "default"; or
+            the name of a catalog in PyIceberg's own configuration on the driver and all executors.
+            Properties may contain passwords: they are never stored or shown.
+        table: Its name, as `namespace.table`; created with the columns of the stream if it does not
+            exist. The namespace must exist.
         options: See `TableOptions`.
 
     Raises:
@@ -470,7 +470,7 @@ class IcebergSink(TableSink):
         return _load(self._catalog)
 
     def without_secrets(self, text: str) -> str:
-        """A message without what the catalog's properties say."""
+        """A message without the values of the catalog's properties."""
         values = () if isinstance(self._catalog, str) else [value for _, value in self._catalog]
         for value in sorted(map(str, values), key=len, reverse=True):
             if len(value) > 3:
