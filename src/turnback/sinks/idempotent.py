@@ -25,12 +25,12 @@ R = TypeVar("R")
 
 
 class IdempotentSink(Sink):
-    """Template for output that is written straight from the tasks, into targets with keys.
+    """Template for output that is written directly from the tasks, to targets with keys.
 
-    What an element changes must depend on the element alone: set the value of its key, put a
-    document under its id, upsert its row. Then it does no harm that an epoch is written again after
-    a failure, and once it is through, the target is as if it had been written once. Adding to a
-    counter or appending to a list is not idempotent: use another template for those.
+    The change that an element makes must depend on the element alone: set the value of its key, put
+    a document under its id, upsert its row. An epoch can then safely be written again after a
+    failure, and afterwards the target is as if it had been written once. Incrementing a counter or
+    appending to a list is not idempotent: use another template for those.
 
     Everything happens in tasks, in this order: `open` at the first element of an epoch,
     `write_batch` any number of times, `flush` at the end of the epoch, `close`. A checkpoint is
@@ -40,28 +40,29 @@ class IdempotentSink(Sink):
     What readers may see:
 
     - elements of an epoch before its checkpoint is complete, and some of them without others;
-    - after a failure, elements written again, and until that is through values that go back in
-      time: the job goes on from its last checkpoint. It catches up with what was there before if
-      the program gives the same output for the same input; if not, keys that only the first run
+    - after a failure, elements that are written again, and until that is complete older values,
+      because the job resumes from its last checkpoint. It reaches the previous values again if the
+      program produces the same output for the same input; otherwise keys that only the first run
       has written stay;
     - after a start from an older savepoint, the same over a longer time.
 
-    **Late writers.** A task may go on after its job was started elsewhere (a paused machine, a lost
-    executor), and write an old value over a newer one. To prevent it, store `ctx.version` with each
-    value and have the target refuse smaller versions, in one step: `set ... where version <= ?`.
-    Equal versions must be accepted, in the order in which they are written: an epoch may write a
-    key more than once, and is repeated under the same version if Spark runs its task again.
+    **Late writers.** A task may continue after its job was started elsewhere (a paused machine, a
+    lost executor), and overwrite a newer value with an old one. To prevent this, store
+    `ctx.version` with each value and have the target refuse smaller versions, in one step:
+    `set ... where version <= ?`. Equal versions must be accepted, in the order in which they are
+    written: an epoch may write a key more than once, and is repeated under the same version if
+    Spark runs its task again.
 
-    **Other jobs.** Each job counts its own attempts, so versions of two jobs do not tell which
+    **Other jobs.** Each job numbers its own attempts, so versions of two jobs do not show which
     value is newer: compare them only if both are of the job `(ctx.directory_id, ctx.job_id)`.
-    Record in `claim` which job owns the target, and have the target compare it in the same step as
-    it writes: a task of a job that it was taken over from may come at any time.
+    Record in `claim` which job owns the target, and have the target check the owner in the same
+    step as it writes: a task of the former owner may write at any time.
 
     Of one epoch, elements of the same key are written by one task if the stream is keyed by it.
     Several attempts of one task may write at the same time (retries, speculation).
 
-    The sink is pickled to the tasks, and each task and epoch uses a copy of its own: connections
-    belong on `self`, made in `open`.
+    The sink is pickled to the tasks, and each task and epoch uses its own copy: create connections
+    in `open` and keep them on `self`.
     """
 
     def open(self, ctx: WriterContext) -> None:
@@ -73,18 +74,18 @@ class IdempotentSink(Sink):
 
     @abstractmethod
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
-        """Write elements, or gather them until `flush`.
+        """Write elements, or collect them until `flush`.
 
         Called in the task, with `batch.rows` (objects) or `batch.arrow` (columns) in the order of
         the stream. All of it is called again, in a newer attempt with a greater `ctx.version`, if
-        the job fails before the checkpoint is complete: it has to be idempotent.
+        the job fails before the checkpoint is complete: it must be idempotent.
         """
 
     def flush(self) -> None:
         """Make everything written durable; nothing by default.
 
-        Called in the task, once, after the last `write_batch`. What is not durable when it returns
-        may be lost: the checkpoint takes it for written.
+        Called in the task, once, after the last `write_batch`. Data that is not durable when it
+        returns may be lost, because the checkpoint counts it as written.
         """
         return
 

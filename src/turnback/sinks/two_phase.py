@@ -35,12 +35,12 @@ R = TypeVar("R")
 class TwoPhaseCommitSink(Sink, Generic[T]):
     """Template for exactly-once output into any system with transactions that can be prepared.
 
-    Subclasses describe one transaction, of type `T`; when and where each step happens is settled
-    here:
+    Subclasses implement one transaction, of type `T`; this class decides when and where each step
+    happens:
 
     1. in the task, `begin` at the first element of an epoch, then `write` for every element;
     2. in the task, at the end of the epoch, `pre_commit`: durable and ready, but not visible;
-    3. what `pre_commit` returned is stored in the checkpoint;
+    3. the result of `pre_commit` is stored in the checkpoint;
     4. on the driver, when the checkpoint is complete, `commit`.
 
     After a failure the driver calls `recover_and_commit` for every transaction in the restored
@@ -48,34 +48,35 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
     happens between two epochs, if Spark has run a task more than once or the epoch is replayed.
 
     A target belongs to one job: override `claim` to record its owner there, and check it in
-    `commit`, or a job and its fork will both write to it.
+    `commit`, otherwise a job and its fork can both write to it.
 
     What is *not* guaranteed: that `abort` runs (the process may be killed at any point), that
     `commit` runs once, that it runs in the process that began the transaction or even on the same
     machine, that the transactions of an epoch are committed together, or that only one attempt of
     a task writes at a time. A transaction that never reached a checkpoint is never committed.
 
-    The sink is pickled to the tasks. Connections belong on `self`, opened in `begin` (in tasks)
-    or when first needed (on the driver), and left out of `__getstate__`; one instance may be asked
-    for several transactions at a time.
+    The sink is pickled to the tasks. Open connections in `begin` (in tasks) or when first needed
+    (on the driver), keep them on `self`, and leave them out of `__getstate__`; one instance may
+    handle several transactions at a time.
 
     Attributes:
         transaction_type: The type `T`, for `msgspec` to store and read transactions: a
             `msgspec.Struct`, dataclass, str, tuple[...] and so on. It outlives the job's code, so
-            change it only in ways that older stored transactions can still be read.
+            change it only in ways that allow older stored transactions to be read.
     """
 
     transaction_type: ClassVar[Any] = None
 
     @abstractmethod
     def begin(self, ctx: WriterContext) -> T:
-        """Start a transaction nobody else has.
+        """Start a new, unique transaction.
 
         Called in the task, once per attempt of the task and epoch, at the first element. Make its
         name unique with the context's directory id, job id, uid, attempt, epoch, partition and task
-        attempt id. Never roll back what another attempt of the same task has prepared, even if it
-        holds locks: it may be the one that counts, which only the driver knows. Wait for the lock,
-        and fail if it takes too long; the driver rolls back what nobody needs.
+        attempt id. Never roll back a transaction that another attempt of the same task has
+        prepared, even if it holds locks: it may be the one that counts, which only the driver
+        knows. Wait for the lock, and fail if it takes too long; the driver rolls back transactions
+        that are not needed.
         """
 
     @abstractmethod
@@ -96,17 +97,17 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         `commit` must be possible from any process, for as long as the job may be down.
 
         Returns:
-            What `commit` or `abort` will be given; usually `txn`.
+            The argument for `commit` or `abort`; usually `txn`.
         """
 
     @abstractmethod
     def commit(self, txn: T) -> None:
         """Make the transaction visible.
 
-        Called on the driver after the checkpoint that holds it is durable. Idempotent: it is
-        called again, perhaps by another process, whenever it is not known to have succeeded. An
-        exception means "not known", and the transaction is kept and tried again. It must never
-        return without effect for a transaction that was lost: raise instead.
+        Called on the driver after the checkpoint that holds it is durable. It must be idempotent:
+        it is called again, possibly by another process, whenever it is not known to have succeeded.
+        An exception means that the outcome is unknown, and the transaction is kept and tried again.
+        It must never return without effect for a transaction that was lost: raise instead.
         """
 
     @abstractmethod
@@ -114,8 +115,8 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         """Roll back a transaction, prepared or not.
 
         Called in the task when it fails or is cancelled, or on the driver for prepared ones that
-        will not be committed. May not be called at all, and may be called twice; a transaction
-        that is gone is fine.
+        will not be committed. It may not be called at all, or may be called twice; a transaction
+        that no longer exists is not an error.
         """
 
     def recover_and_commit(self, txn: T) -> None:
@@ -135,20 +136,20 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         self.abort(txn)
 
     def dangling(self, ctx: CommitterContext) -> Iterable[T]:
-        """Find what this job's sink has prepared or open, whoever wrote it; none here.
+        """Find all prepared or open transactions of this job's sink; none by default.
 
         Called on the driver at the start of an attempt, after all `recover_and_commit`; and between
-        two epochs if tasks whose output did not count may have left something. What waits for its
-        commit is to be listed as well, equal to what `pre_commit` returned: it is left alone, and
-        if some of it is missing in the list nothing is rolled back between epochs.
+        two epochs if tasks whose output did not count may have left transactions. Transactions that
+        wait for their commit must be listed too, equal to the result of `pre_commit`: they are left
+        alone, and if one of them is missing in the list, nothing is rolled back between epochs.
 
-        Transactions of other jobs and sinks have to be left out, and of attempts newer than
-        `ctx.attempt`: a driver that was replaced may not know it yet.
+        Omit transactions of other jobs and sinks, and of attempts newer than `ctx.attempt`: a
+        driver that was replaced may not know it yet.
         """
         return ()
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
-        """Describe a prepared transaction by its `repr`; override it to say more."""
+        """Describe a prepared transaction by its `repr`; override it to give more information."""
         txn = self.decode(transaction, ctx)
         return TransactionInfo(what=f"{txn!r:.80}", id=repr(txn))
 
@@ -162,7 +163,7 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return txn
 
     def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        """List what `dangling` finds; override it to say more, such as who waits for it."""
+        """List what `dangling` finds; override it to add details, such as blocked readers."""
         found = _TwoPhaseCommitter(self, ctx).dangling()
         return [TransactionInfo(what=f"{txn!r:.80}", id=repr(txn)) for txn in found]
 

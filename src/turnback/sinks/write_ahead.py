@@ -100,40 +100,40 @@ class StagedOutput:
 class WriteAheadSink(Sink):
     """Template for exactly-once output into any target that can write an epoch in one transaction.
 
-    The target remembers how far it is: `publish` writes the elements of an epoch *and* the number
-    `output.version` in one transaction, `published` reads that number back. Everything else is
-    done here:
+    The target stores its position: `publish` writes the elements of an epoch *and* the number
+    `output.version` in one transaction, `published` reads that number. This class does everything
+    else:
 
     1. tasks stage their elements durably, in the job directory (on the driver and all executors
        the same storage: the checkpoint directory);
-    2. what was staged is recorded in the checkpoint;
+    2. the staged files are recorded in the checkpoint;
     3. on the driver, when the checkpoint is complete, `published` is called once, then `publish`
-       for every epoch above it, in order, while the stream goes on;
-    4. staged files are deleted, when the job has recorded that they are published: with the next
+       for every later epoch, in order, while the stream keeps running;
+    4. staged files are deleted when the job has recorded that they are published: with the next
        checkpoint, or when the attempt ends.
 
-    After a crash anywhere the driver asks the target again; an epoch that was published is not
-    published twice, one that was not is published from the staged files, by this or a later
+    After a crash at any point the driver reads the position again; an epoch that was published is
+    not published twice, one that was not is published from the staged files, by this or a later
     process. Elements become visible epoch by epoch, all of an epoch at once.
 
-    Use it where a transaction cannot outlive the process that began it, which is what
-    `TwoPhaseCommitSink` needs, or where one connection is to write all. The price is that elements
-    are written twice, and the second time by the driver alone.
+    Use it where a transaction cannot outlive the process that began it, which `TwoPhaseCommitSink`
+    requires, or where a single connection should write everything. The cost is that elements are
+    written twice, the second time by the driver alone.
 
-    A target belongs to one job: override `claim` to record its owner there, or a job and its fork
-    will both write to it. `claim` comes before `open`.
+    A target belongs to one job: override `claim` to record its owner there, otherwise a job and its
+    fork can both write to it. `claim` is called before `open`.
 
-    The sink is pickled to the tasks, which use nothing of it. On the driver each attempt uses a
-    copy of its own: a `publish` that hangs may outlive its attempt. Connections belong on `self`,
-    made in `open` and left out of `__getstate__`. The methods of one copy are called one at a time,
-    but not always from the same thread.
+    The sink is pickled to the tasks, which do not use it. On the driver each attempt uses its own
+    copy, because a `publish` that hangs may outlive its attempt. Create connections in `open`, keep
+    them on `self`, and leave them out of `__getstate__`. The methods of one copy are called one at
+    a time, but not always from the same thread.
     """
 
     def open(self, ctx: CommitterContext) -> None:
         """Connect to the target. Nothing by default.
 
         Called on the driver, once at the start of each attempt, before `published` and `publish`;
-        also when transactions of a dead job are settled by hand, possibly without a program.
+        also when transactions of a dead job are resolved by hand, possibly without a program.
 
         Raises:
             ConfigurationError: The sink cannot be used as configured; the job fails.
@@ -143,42 +143,43 @@ class WriteAheadSink(Sink):
 
     @abstractmethod
     def published(self, ctx: CommitterContext) -> int:
-        """Return the version that the target remembers for this sink, 0 for none.
+        """Return the version that the target stores for this sink, 0 for none.
 
-        The sink is `(ctx.directory_id, ctx.job_id, ctx.uid)`: a copy of the job is another one.
-        These are of the place and the uid that staged the output, if the job was moved or the sink
-        renamed since; who owns the target is told by `ctx.job_directory` instead.
-        Called on the driver, once before the epochs of each checkpoint are published. Raise if the
-        target does not answer: what is returned here decides what is never written again.
+        The sink is identified by `(ctx.directory_id, ctx.job_id, ctx.uid)`: a copy of the job is a
+        different sink. If the job was moved or the sink renamed since, these are the location and
+        the uid that staged the output; `ctx.job_directory` identifies the owner of the target
+        instead. Called on the driver, once before the epochs of each checkpoint are published.
+        Raise an error if the target does not answer: epochs up to the returned version are never
+        written again.
 
-        A version of an attempt that the job directory does not know fails the job, because it was
-        restored from a backup and would take what it has not published for published. For a user
-        who goes on nevertheless, with `take_over_sinks`, `claim` has to forget the version if
-        `ctx.take_over` is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
+        A version of an attempt that the job directory does not know fails the job: the directory
+        was restored from a backup, and its unpublished output would be taken for published. To let
+        a user continue with `take_over_sinks`, `claim` must delete the version if `ctx.take_over`
+        is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
         """
 
     @abstractmethod
     def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
         """Write the elements of an epoch and `output.version` in one transaction of the target.
 
-        Called on the driver, with versions that grow. It is called again with the same output, by
+        Called on the driver, with increasing versions. It is called again with the same output, by
         this or another process, if it raised or if `published` then returns less than its version;
-        not otherwise. Return when both are durable. An exception means "not known".
+        not otherwise. Return when both are durable. An exception means that the outcome is unknown.
 
-        Have the target compare in the same transaction, and write nothing if it remembers this
-        version or a newer one of the same sink: a driver that was replaced while it was paused may
-        publish once more before it notices. The sink is named by `ctx` as in `published`.
+        Have the target compare versions in the same transaction, and write nothing if it stores
+        this version or a newer one of the same sink: a driver that was replaced while it was paused
+        may publish once more before it notices. `ctx` identifies the sink as in `published`.
         """
 
     def close(self) -> None:
-        """Close what `open` opened. Called on the driver when an attempt ends, if it can be."""
+        """Close what `open` opened. Called on the driver when an attempt ends, if possible."""
         return
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         return StagedTask.decode(transaction, sink_label(ctx.job, ctx.uid)).explain(ctx)
 
     def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        """List what is staged; override it if something can be left in the target as well."""
+        """List staged output; override it if the target can contain leftovers as well."""
         return StagedFiles(ctx).list_orphans(ctx.uid)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
