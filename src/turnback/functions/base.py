@@ -149,7 +149,7 @@ class ProcessFunction(Function, ABC):
             """The element's event time in milliseconds, if it has one."""
 
         def timer_service(self) -> TimerService:
-            """What time it is; timers need a key, and an `on_timer`."""
+            """The current time; timers need a key, and an `on_timer`."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
@@ -233,10 +233,10 @@ class ProcessWindowFunction(Function, ABC):
             """The window: its `start` and `end` in milliseconds since 1970."""
 
         def current_processing_time(self) -> int:
-            """The time of the clock, in milliseconds since 1970."""
+            """The clock's time, in milliseconds since 1970."""
 
         def current_watermark(self) -> int:
-            """How far event time has come."""
+            """The current event time."""
 
         def window_state(self) -> KeyedStateStore:
             """The states of this window; they are deleted with it."""

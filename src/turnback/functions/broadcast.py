@@ -122,14 +122,14 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
         def apply_to_keyed_state(self, state_descriptor: StateDescriptor, function: Any) -> None:
             """Call a function, or a `KeyedStateFunction`, with each key and its state.
 
-            Those are the keys of the subtask that have something in the state.
+            These are the keys of the subtask that have a value in the state.
             """
 
     class ReadOnlyContext(BaseBroadcastContext, Protocol):
         """Information for an element of the keyed stream."""
 
         def timer_service(self) -> TimerService:
-            """Timers of the key, and what time it is."""
+            """Timers of the key, and the current time."""
 
         def get_current_key(self) -> Any:
             """The key of the element."""
@@ -138,7 +138,7 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
         """Information about a timer that fires."""
 
         def time_domain(self) -> TimeDomain:
-            """Which clock it goes by."""
+            """Whether it is an event-time or a processing-time timer."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:

@@ -174,7 +174,7 @@ class StateTtlConfigBuilder:
         self._in_background = True
 
     def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfigBuilder:
-        """Say what counts as an update."""
+        """Set which operations count as an update."""
         self._update_type = _member("set_update_type", update_type, StateTtlConfig.UpdateType)
         return self
 
@@ -183,30 +183,30 @@ class StateTtlConfigBuilder:
         return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
     def update_ttl_on_read_and_write(self) -> StateTtlConfigBuilder:
-        """Count from the last write or read; so every read is a write to the state files."""
+        """Count from the last write or read; every read then writes to the state files."""
         return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
     def set_state_visibility(
         self, state_visibility: StateTtlConfig.StateVisibility
     ) -> StateTtlConfigBuilder:
-        """Say whether values that have expired are returned."""
+        """Set whether expired values are returned."""
         self._visibility = _member(
             "set_state_visibility", state_visibility, StateTtlConfig.StateVisibility
         )
         return self
 
     def return_expired_if_not_cleaned_up(self) -> StateTtlConfigBuilder:
-        """Return a value that has expired, once, if nothing has removed it yet."""
+        """Return an expired value once, if nothing has removed it yet."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
     def never_return_expired(self) -> StateTtlConfigBuilder:
-        """Return no value that has expired; this is the default."""
+        """Never return an expired value; this is the default."""
         return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
     def set_ttl_time_characteristic(
         self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
     ) -> StateTtlConfigBuilder:
-        """Say which clock decides; as in Flink there is one, processing time."""
+        """Set the clock; as in Flink there is only one, processing time."""
         self._characteristic = _member(
             "set_ttl_time_characteristic",
             ttl_time_characteristic,
@@ -215,22 +215,22 @@ class StateTtlConfigBuilder:
         return self
 
     def use_processing_time(self) -> StateTtlConfigBuilder:
-        """Go by processing time; this is the default."""
+        """Use processing time; this is the default."""
         return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
     def cleanup_full_snapshot(self) -> StateTtlConfigBuilder:
-        """Leave out of savepoints what has expired; the job's own state keeps it."""
+        """Omit expired state from savepoints; the job's own state keeps it."""
         self._strategies[CleanupStrategyName.FULL_STATE_SCAN_SNAPSHOT] = EmptyCleanupStrategy()
         return self
 
     def cleanup_incrementally(
         self, cleanup_size: int, run_cleanup_for_every_record: bool
     ) -> StateTtlConfigBuilder:
-        """Let local stores look at `cleanup_size` entries for every entry that is written.
+        """Let local stores check `cleanup_size` entries for every entry that is written.
 
         Args:
-            cleanup_size: How many; 5 by default.
-            run_cleanup_for_every_record: Has no meaning here, as stores are written per epoch.
+            cleanup_size: The number of entries; 5 by default.
+            run_cleanup_for_every_record: Ignored, because stores are written per epoch.
         """
         self._strategies[CleanupStrategyName.INCREMENTAL_CLEANUP] = IncrementalCleanupStrategy(
             _count("cleanup_incrementally", cleanup_size), bool(run_cleanup_for_every_record)
@@ -240,10 +240,10 @@ class StateTtlConfigBuilder:
     def cleanup_in_rocksdb_compact_filter(
         self, query_time_after_num_entries: int, periodic_compaction_time: Any = None
     ) -> StateTtlConfigBuilder:
-        """Remove what has expired when state files are merged, whatever the backend.
+        """Remove expired state when state files are merged, whatever the backend.
 
-        Neither argument has a meaning here: a merge looks at the clock once, and how often files
-        are merged depends on their sizes.
+        Both arguments are ignored: a merge reads the clock once, and how often files are merged
+        depends on their sizes.
         """
         method = "cleanup_in_rocksdb_compact_filter"
         period = _MONTH
@@ -257,12 +257,12 @@ class StateTtlConfigBuilder:
         return self
 
     def disable_cleanup_in_background(self) -> StateTtlConfigBuilder:
-        """Remove only what is read, and by the strategies that were chosen by their methods."""
+        """Remove only state that is read, and use only the strategies chosen by their methods."""
         self._in_background = False
         return self
 
     def set_ttl(self, ttl: Any) -> StateTtlConfigBuilder:
-        """Say how long values live."""
+        """Set the time to live."""
         self._ttl = _length(ttl)
         return self
 

@@ -44,25 +44,25 @@ class Trigger(ABC):
         """Information about the current window, and access to the trigger's state."""
 
         def get_current_processing_time(self) -> int:
-            """The time of the clock, in milliseconds since 1970."""
+            """The clock's time, in milliseconds since 1970."""
 
         def get_current_watermark(self) -> int:
-            """How far event time has come."""
+            """The current event time."""
 
         def register_processing_time_timer(self, time: int) -> None:
-            """Have `on_processing_time` called for this window."""
+            """Register a timer that calls `on_processing_time` for this window."""
 
         def register_event_time_timer(self, time: int) -> None:
-            """Have `on_event_time` called for this window."""
+            """Register a timer that calls `on_event_time` for this window."""
 
         def delete_processing_time_timer(self, time: int) -> None:
-            """Take a timer of this window back."""
+            """Delete a timer of this window."""
 
         def delete_event_time_timer(self, time: int) -> None:
-            """Take a timer of this window back."""
+            """Delete a timer of this window."""
 
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-            """A value or reducing state for this window; it goes with the window."""
+            """A value or reducing state of this window, deleted with it."""
 
     class OnMergeContext(TriggerContext, Protocol):
         """The same for a window into which others were merged."""

@@ -683,22 +683,23 @@ _JOIN = "turnback.join"
 
 
 class TableOptions(TypedDict, total=False):
-    """What every sink for tables can be told, by keyword.
+    """The keyword options of all table sinks.
 
     Attributes:
         partition_by: The columns that divide the table; none by default.
-        mode: "append", the default, or "upsert": a row whose key the table has replaces it. Of
-            several elements with one key the last counts, if one task has written them: use
-            `key_by` with the key before the sink.
+        mode: "append", the default, or "upsert": a row whose key the table has replaces it. If
+            several elements have the same key, the last one wins, provided that one task writes
+            them: use `key_by` with the key before the sink.
         key: The columns that identify a row, for mode "upsert"; none of them may be null.
-        write_every: Write the table after so many checkpoints, and join the small files of their
-            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
-            the job write what waits.
-        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
-        compact_files: Join small files that the table has, beside the job, whenever it has added so
-            many; `turnback compact` does so once. No row changes, and older versions stay.
-        evolve_table: Add columns to the table that the stream has and the table does not; without
-            it, such a job is refused.
+        write_every: Number of checkpoints after which the table is written, with the small files of
+            their epochs combined. Rows become visible later, still exactly once; a savepoint and
+            the end of the job write the waiting output.
+        write_bytes: Amount of waiting output at which the table is written earlier: bytes, or text
+            such as "256 mb".
+        compact_files: Number of new files after which small files of the table are combined, in the
+            background; `turnback compact` does this once. No row changes, and older versions stay.
+        evolve_table: Add the stream's columns that the table lacks; without it, such a job is
+            refused.
         storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
     """
 
@@ -719,9 +720,9 @@ class TableSink(Sink):
         mode: "append" or "upsert".
         partition_by: Columns that divide the table.
         key: Columns that identify a row, in mode "upsert".
-        write_every: After how many checkpoints the table is written.
-        write_bytes: How much output may wait for that.
-        compact_files: After how many new files the table is compacted.
+        write_every: Number of checkpoints after which the table is written.
+        write_bytes: Amount of waiting output at which it is written earlier.
+        compact_files: Number of new files after which the table is compacted.
         evolve_table: Whether the table gets the stream's new columns.
         options: Access to the storage of its files.
     """
