@@ -851,15 +851,15 @@ class KeyedStream(DataStream):
         )
 
     def uid(self, uid: str) -> Self:
-        """Refused: key_by is not an operator."""
+        """Refused: key_by is no operator."""
         raise PlanError("key_by is no operator; give the uid to what follows it")
 
     def name(self, name: str) -> Self:
-        """Refused: key_by is not an operator."""
+        """Refused: key_by is no operator."""
         raise PlanError("key_by is no operator; give the name to what follows it")
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Refused: key_by is not an operator."""
+        """Refused: key_by is no operator."""
         raise PlanError("key_by is no operator; set the parallelism of what follows it")
 
 
