@@ -21,23 +21,23 @@ R = TypeVar("R")
 
 
 def version_of(attempt: int, epoch: int) -> int:
-    """One number for an attempt of a job and an epoch of it: what is newer has the greater one.
+    """One number for an attempt of a job and an epoch; newer output has a greater number.
 
-    Epochs alone do not tell: a job that is turned back to an older savepoint runs epochs of the
-    same numbers again, with other output. Attempts only grow.
+    The epoch alone is not enough: a job that is restored from an older savepoint repeats epoch
+    numbers, with different output. Attempt numbers only increase.
     """
     return attempt << 40 | epoch
 
 
 def attempt_of(version: int) -> int:
-    """The attempt in a number that `version_of` made."""
+    """The attempt in a number returned by `version_of`."""
     return version >> 40
 
 
 def directory_digest(directory: str) -> str:
-    """12 characters that stand for a job directory in the names of transactions.
+    """12 characters that identify a job directory in the names of transactions.
 
-    Ids and names inside a directory are copied with it, so the place alone tells copies apart.
+    Ids and names inside a directory are copied with it, so only its location distinguishes copies.
     """
     return hashlib.sha256(canonical_directory(directory).encode()).hexdigest()[:12]
 
@@ -50,7 +50,7 @@ class WriterContext:
         job: Name of the job.
         job_id: Identity of the job's lineage; a fresh start of the same name has another.
         uid: The sink operator's uid.
-        attempt: Fencing number of this life of the job; grows with every (re)start.
+        attempt: Fencing number of this attempt of the job; increases with every (re)start.
         epoch: The epoch being run.
         partition: Index of the task within its level. Of all attempts at one epoch and
             partition, at most one transaction is ever committed.
@@ -58,12 +58,12 @@ class WriterContext:
         type: Type of the stream's elements.
         storage: The job directory, where a sink may stage what it publishes later, below
             `JobDirectory.sink_path`. None where it is not known.
-        directory_id: Stands for the job directory, see `directory_digest`. Together with `job_id`
-            and `uid` it tells the sink apart from every other, also from those of a copy of the
-            job: put all three into the names of transactions, versions and owner notes. Empty
-            where the job directory is not known.
-        nonce: Which driver runs this attempt. A job directory that was restored from a backup
-            counts the same attempts again, with other nonces.
+        directory_id: Identifies the job directory, see `directory_digest`. Together with `job_id`
+            and `uid` it distinguishes the sink from all others, including those of a copy of the
+            job: put all three into the names of transactions, versions and owner records. Empty if
+            the job directory is not known.
+        nonce: Identifies the driver of this attempt. A job directory that was restored from a
+            backup repeats attempt numbers, with different nonces.
     """
 
     job: str
@@ -85,32 +85,32 @@ class WriterContext:
 
 
 class AttemptHistory(Protocol):
-    """The attempts that a job directory knows of."""
+    """The attempts that a job directory knows."""
 
     def nonce_of(self, attempt: int) -> str | None:
-        """Which driver had an attempt; None if the job directory has no such attempt."""
+        """The nonce of the driver of an attempt; None if the job directory has no such attempt."""
 
 
 class PromisedOutput(Protocol):
-    """What the checkpoints of a job directory have promised."""
+    """The output that checkpoints of a job directory have held."""
 
     def newest_epoch(self, attempt: int) -> int | None:
-        """The newest epoch of an attempt whose output a checkpoint has promised; 0 if none has.
+        """The newest epoch of an attempt whose output was in a checkpoint; 0 if none was.
 
-        None if that cannot be told: the attempt commits every epoch, or its checkpoints are gone.
+        None if it is unknown: the attempt commits every epoch, or its checkpoints are gone.
         """
 
 
 class OtherJobs(Protocol):
-    """What can be learned of the job that owns a target."""
+    """Information about the job that owns a target."""
 
     def promised_by(self, directory: str) -> int:
-        """How many transactions the job in a directory has promised and not committed yet.
+        """How many transactions the checkpoints of a job hold that are not committed yet.
 
-        0 if there is no job there any more.
+        0 if there is no job in the directory any more.
 
         Raises:
-            StorageError: The directory cannot be read, so nobody knows.
+            StorageError: The directory cannot be read, so the number is unknown.
         """
 
 
@@ -126,16 +126,14 @@ class CommitterContext:
         type: Type of the stream's elements, where the driver knows it.
         job_directory: Where the job directory is, which identifies the job: names and ids are the
             same in a copy. None where it is not known.
-        take_over: Whether the user allows to take the sink's target over from another job.
+        take_over: Whether the user allows taking over the sink's target from another job.
         storage: The job directory, as in `WriterContext`.
         nonce: Which driver runs this attempt, as in `WriterContext`; empty before the start.
-        attempts: The attempts that the job directory knows of. None where they are not known.
-        other_jobs: What can be learned of the job that owns a target. None where nothing can.
-        promised: What the checkpoints of the job have promised. None where that is not known.
-        staged_in: Stands for the directory in which the output at hand was staged, if the job
-            directory was moved or copied since; empty otherwise.
-        other_uids: Under which uids the job directory knows sinks, except for `uid`. A target
-            remembers a sink that was renamed or dropped by one of them.
+        attempts: The attempts that the job directory knows. None if they are not known.
+        other_jobs: Information about the job that owns a target. None if there is none.
+        promised: The output that checkpoints of the job have held. None if it is not known.
+        staged_in: Identifies the directory in which this output was staged, if the job directory
+            was moved or copied since; empty otherwise.
     """
 
     job: str
@@ -155,10 +153,11 @@ class CommitterContext:
 
     @property
     def directory_id(self) -> str:
-        """Stands for the job directory, as in `WriterContext`, or for where output was staged.
+        """Identifies the job directory, as in `WriterContext`, or the one that staged the output.
 
-        A target remembers output by the place that staged it. Whoever publishes it after a move,
-        or a copy of the job that holds it as well, has to ask and to record it under that place.
+        A target stores output under the location that staged it. A job that publishes it after a
+        move, or a copy of the job that holds it as well, must query and record it under that
+        location.
         """
         if self.staged_in:
             return self.staged_in
@@ -166,10 +165,10 @@ class CommitterContext:
 
 
 def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, target: str) -> None:
-    """Refuse to write to a target that remembers an attempt this job directory does not know.
+    """Refuse a target with an attempt that this job directory does not know.
 
-    Call it with what the target remembers of `(ctx.directory_id, ctx.job_id, ctx.uid)`, before
-    anything that the target has is taken for published. An empty nonce is not compared.
+    Call it with the values that the target stores for `(ctx.directory_id, ctx.job_id, ctx.uid)`,
+    before any output in the target is treated as published. An empty nonce is not compared.
 
     Raises:
         FencedError: A newer attempt of this job has written to the target.
@@ -192,12 +191,12 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
 
 
 def promised_version(ctx: CommitterContext, version: int) -> int:
-    """A version that a target remembers, or the newest before it that a checkpoint has promised.
+    """The version that a target stores, or the newest before it that was in a checkpoint.
 
     They differ if the job directory was restored from a backup that was made while the attempt ran:
-    it knows of the attempt, and of nothing that it has written since. Ask the target first: what it
-    has, was promised before. 0 if the attempt has promised nothing: what earlier ones have promised
-    may have been rolled back before the target got that version.
+    it knows the attempt, but not what the attempt has written since. Read the target first, because
+    a checkpoint held its output before the target did. 0 if no checkpoint has held output of the
+    attempt: that of earlier attempts may have been rolled back before the target got that version.
     """
     attempt = attempt_of(version)
     newest = ctx.promised.newest_epoch(attempt) if ctx.promised is not None and attempt else None
@@ -207,9 +206,9 @@ def promised_version(ctx: CommitterContext, version: int) -> int:
 
 
 def require_promised(ctx: CommitterContext, version: int, target: str) -> None:
-    """Refuse to write to a target with output that no checkpoint of this job has promised.
+    """Refuse to write to a target with output that was in no checkpoint of this job.
 
-    Call it when a target is claimed, with the version that it remembers of this sink, after
+    Call it when a target is claimed, with the version that it stores for this sink, after
     `require_known_attempt`.
 
     Raises:
@@ -262,7 +261,7 @@ def require_newest_attempt(
 
 
 class Committer(Protocol):
-    """Settles the transactions of one sink, on the driver.
+    """Commits and rolls back the transactions of one sink, on the driver.
 
     The methods are called one at a time, but not always from the same thread.
     """
@@ -270,40 +269,40 @@ class Committer(Protocol):
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Make transactions visible.
 
-        Called after the manifest that holds them is durable; before `recover`, with what earlier
-        attempts have promised. Idempotent: after a failure the same transactions come again, some
-        or all of them already committed.
+        Called after the manifest that holds them is durable, and before `recover` with the
+        transactions of earlier attempts' checkpoints. It must be idempotent: after a failure it is
+        called again with the same transactions, some or all of them already committed.
 
         Raises:
-            SinkError: Not all are committed; the caller tries all of them again later.
+            SinkError: Not all are committed; the caller retries all of them later.
             ConfigurationError: They cannot be committed, now or later, such as when another job
                 has taken the target over; the job fails.
         """
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        """Roll transactions back that no manifest holds; those already gone are fine.
+        """Roll back transactions that no manifest holds; missing ones are not an error.
 
-        What the target has must stay: after a commit with an unknown outcome, only the target can
-        tell whether there is anything left to roll back.
+        Output that the target has must stay: after a commit with an unknown outcome, only the
+        target shows whether there is anything left to roll back.
         """
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        """Settle what earlier attempts left, before the first epoch of this one.
+        """Commit or roll back what earlier attempts left, before the first epoch of this one.
 
         Commits `pending`, if any, and rolls back everything else that dead attempts of this job
-        prepared or began, under whatever uid. Called when it is durable what this attempt starts
-        from, and when all sinks of the job have committed what that promises.
+        prepared or began, under any uid. Called when the snapshot that this attempt starts from is
+        durable, and when all sinks of the job have committed the output that it holds.
         """
 
     def abort_orphans(self, known: Sequence[bytes]) -> None:
-        """Roll back what tasks of this attempt have prepared or begun, except for `known`.
+        """Roll back what tasks of this attempt have prepared or begun, except `known`.
 
         Spark may run a task more than once, and an epoch may be replayed; only one result counts,
-        and what the others have prepared would stay, with its locks, until the job is started
-        again. Called between two epochs, after such an epoch and before a replay, with all
-        transactions that wait for their commit. What newer attempts have prepared must stay: a
-        driver that was replaced may not know it yet. Optional: a committer without this method
-        leaves everything to `recover`.
+        and transactions prepared by the others would stay, with their locks, until the job is
+        started again. Called between two epochs, after such an epoch and before a replay, with all
+        transactions that wait for their commit. Transactions of newer attempts must stay: a driver
+        that was replaced may not know it yet. Optional: a committer without this method leaves
+        everything to `recover`.
         """
 
 
@@ -319,7 +318,7 @@ class VersionedTarget(Protocol):
     """A committer whose target has versions that can be read again, such as a table."""
 
     def target_version(self) -> str | None:
-        """Return the version that has everything committed so far, and nothing newer of the job.
+        """Return the version with everything committed so far, and nothing newer from the job.
 
         Called after `commit` and `recover`. It is recorded with the checkpoint, and in savepoints:
         `turnback inspect` shows which version of the target a snapshot matches.
@@ -332,15 +331,14 @@ def target_version(committer: object) -> str | None:
 
 
 class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction of a sink as people see it, in `turnback transactions list`.
+    """A transaction of a sink as shown by `turnback transactions list`.
 
     Attributes:
-        what: What it is, in a few words.
+        what: A short description.
         id: The same for one transaction in `Sink.explain` and `Sink.list_orphans`.
-        path: Where it is, if it is a file.
-        waiting: Who is held up until it is settled, such as readers of a topic or rows that are
-            locked.
-        problem: What stands in the way of committing it.
+        path: Its path, if it is a file.
+        waiting: What it blocks until it is resolved, such as readers of a topic or locked rows.
+        problem: Why it cannot be committed.
     """
 
     what: str
@@ -374,7 +372,7 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Remove everything written. Safe to call at any time, also twice or after a failure.
+        """Remove everything written. Safe to call at any time, even twice or after a failure.
 
         Not guaranteed to be called: the process may be killed instead.
         """
@@ -400,19 +398,17 @@ def aborted_on_failure(writer: SinkWriter) -> Iterator[None]:
 
 
 class Sink(ABC):
-    """What `stream.sink_to(sink)` takes.
+    """The base class of sinks, for `stream.sink_to(sink)`.
 
-    A sink is pickled to the tasks, so it holds configuration and no connections. Several
-    attempts of one task may write at the same time (retries, speculation); only the transaction
-    that reaches the driver is committed, and every other must stay invisible.
+    A sink is pickled to the tasks, so it holds configuration but no connections. Several attempts
+    of one task may write at the same time (retries, speculation); only the transaction that reaches
+    the driver is committed, and every other must stay invisible.
 
     Attributes:
-        needs_checkpoints: Whether what the sink promises holds only with checkpoints whose mode is
+        needs_checkpoints: Whether the sink's guarantee needs checkpoints whose mode is
             exactly-once; a job without them is refused.
-        keeps_nothing: Whether it has nothing worth finding again by its uid, so that nobody is
-            warned if it has none.
-        holds_locks: Whether others wait for what it has prepared. Then a start rolls back what
-            dead attempts have left also when the program has the sink no more.
+        keeps_nothing: Whether it keeps nothing that is identified by its uid, so that no warning is
+            logged if it has none.
     """
 
     needs_checkpoints: bool = False
@@ -435,16 +431,16 @@ class Sink(ABC):
         return
 
     def claim(self, ctx: CommitterContext) -> None:
-        """Make the target this job's, or refuse to write to another job's; nothing by default.
+        """Claim the target for this job, or refuse another job's target; nothing by default.
 
-        Two jobs that write to one target, such as a job and its fork, double the output for its
-        readers. A sink that can prevent it records the owner at its target, where jobs in other
-        roots see it as well: `ctx.job_directory` if none is recorded, or if `ctx.take_over` is set.
+        Two jobs that write to one target, such as a job and its fork, duplicate the output for its
+        readers. To prevent this, a sink records the owner at its target, where jobs in other roots
+        see it as well: `ctx.job_directory` if none is recorded, or if `ctx.take_over` is set.
 
         Called on the driver before the job starts (then `ctx.attempt` is 0, and `ctx.job_id` is
-        empty for a new job), and again at the start of each attempt, never with `take_over`,
-        before the first `committer` is made. Not called when transactions are settled by hand.
-        Check ownership in `Committer.commit` too: the job may go on while another takes over.
+        empty for a new job), and again at the start of each attempt, never with `take_over`, before
+        the first `committer` is created. Not called when transactions are resolved by hand. Check
+        ownership in `Committer.commit` too: the job may still be running when another takes over.
 
         Raises:
             ConfigurationError: The target is another job's. Name that job; nothing was written.
@@ -454,7 +450,7 @@ class Sink(ABC):
 
     @abstractmethod
     def committer(self, ctx: CommitterContext) -> Committer:
-        """Settle transactions. Called on the driver, once at the start of each attempt.
+        """Create the committer. Called on the driver, once at the start of each attempt.
 
         Raises:
             ConfigurationError: The sink cannot be used as configured.
@@ -462,19 +458,20 @@ class Sink(ABC):
         """
 
     def describe(self) -> dict[str, str]:
-        """Describe the sink, so that its transactions can be settled when the program is gone.
+        """Describe the sink, so that its transactions can be resolved without the program.
 
         Called on the driver, once at the start of each attempt. The description is stored in the
-        job directory, where everyone can read it: never put a password into it. `kind` identifies
-        the sink. `from_description` recreates built-in sinks; of others it is only displayed.
+        job directory, where other people may read it: never put a password into it. `kind`
+        identifies the sink. `from_description` recreates built-in sinks; for other sinks the
+        description is only displayed.
         """
         return {"kind": type(self).__name__}
 
     @classmethod
     def from_description(cls, description: Mapping[str, str]) -> Sink | None:
-        """Return a sink that settles what the one with this description has prepared.
+        """Return a sink that resolves transactions of the sink with this description.
 
-        None, the default, if only the program can make it. Passwords come from the environment.
+        None, the default, if only the program can create it. Passwords come from the environment.
 
         Raises:
             ConfigurationError: The description cannot be used, or a password is missing.
@@ -484,12 +481,12 @@ class Sink(ABC):
     def unusable_here(self) -> str | None:
         """Say why this machine cannot settle its transactions: "writes to ..., which is not ...".
 
-        None, the default, if it can, or if only trying will tell.
+        None, the default, if it can, or if only an attempt shows whether it can.
         """
         return None
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
-        """Describe a prepared transaction that a checkpoint holds; settles nothing.
+        """Describe a prepared transaction that a checkpoint holds; changes nothing.
 
         Called for `turnback transactions list`, without a driver. `ctx.attempt` is the newest.
 
@@ -500,10 +497,10 @@ class Sink(ABC):
         return TransactionInfo(what=f"transaction of a {kind} sink", bytes=len(transaction))
 
     def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
-        """Find what the sink has prepared or begun and nobody has settled; none by default.
+        """Find in-doubt transactions that the sink has prepared or begun; none by default.
 
-        Called as `explain` is. Only what belongs to `ctx.job_id` and `ctx.uid`; what a checkpoint
-        holds may be among it, under the id that `explain` gives it.
+        Called like `explain`. Only those of `ctx.job_id` and `ctx.uid`; transactions that a
+        checkpoint holds may be included, under the id that `explain` gives them.
 
         Raises:
             SinkError: The target cannot be reached.
