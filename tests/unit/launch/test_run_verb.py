@@ -16,7 +16,7 @@ from launch_support import DRIVER, Launches
 from fake_job import FakeJob, schema
 from turnback.job.directory import JobDirectory
 from turnback.job.requests import Requests
-from turnback.job.run import Launch, RunDirectory
+from turnback.job.run import ClaimMode, Launch, RunDirectory
 from turnback.launch.runs import SUPERVISOR
 from turnback.launch.supervisor import rotate
 
@@ -75,7 +75,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
         start_from=str(tmp_path / "sp"),
         allow_non_restored_state=True,
         renames={"a": "b", "c/d": "e/f"},
-        claim_mode="claim",
+        claim_mode=ClaimMode.CLAIM,
         fork=True,
         allow_pickled_state=True,
         take_over_sinks=True,
