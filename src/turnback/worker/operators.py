@@ -38,7 +38,16 @@ from turnback.timing.folded_windows import PaneWindows, WindowAggregation, Windo
 from turnback.timing.windows import GLOBAL_WINDOW
 from turnback.values.columns import Batch, stream_columns
 from turnback.worker.context import KeyedContext, TaskContext
-from turnback.worker.event_time import ASIDE, NOWHERE, UNPLACED, Part, Stamps, TaskTime, Times
+from turnback.worker.event_time import (
+    ASIDE,
+    FED_BACK,
+    NOWHERE,
+    UNPLACED,
+    Part,
+    Stamps,
+    TaskTime,
+    Times,
+)
 from turnback.worker.local_state import (
     Confirmed,
     OperatorStateContext,
@@ -185,11 +194,14 @@ class ShuffledTimestampsRunner(OrderedRunner):
         return stamped
 
     def _in_order_of_watermarks(self) -> list[tuple[Batch, int]]:
-        """All elements whose time has come, which is as good as one partition."""
+        """All elements whose time has come, which is as good as one partition.
+
+        Those that were fed back are none of it: event time does not go by them.
+        """
         _, after = self.watermarks()
         whole = self.whole_batches(after)
         if whole is not None:
-            return [(batch, WHOLE) for batch, _ in whole]
+            return [part for batch, _ in whole for part in _fed_back_aside(batch)]
         elements = list(self.in_order(after))
         if not elements:
             return []
@@ -197,7 +209,8 @@ class ShuffledTimestampsRunner(OrderedRunner):
         known = (MIN_TIME if time is None else time for _, time, *_ in elements)
         times = np.fromiter(known, np.int64, len(elements))
         batch.stamps = Stamps.of(times, np.full(len(times), MIN_TIME, np.int64))
-        return [(batch, WHOLE)]
+        batch.stamps.segment[:] = [segment for *_, (segment, _) in elements]
+        return _fed_back_aside(batch)
 
     def _by_partitions(self) -> list[tuple[Batch, int]]:
         """All elements, each partition in its order."""
@@ -214,6 +227,21 @@ class ShuffledTimestampsRunner(OrderedRunner):
             part.stamps = batch.stamps.take(mine)
             parts.append((part, number))
         return parts
+
+
+def _fed_back_aside(batch: Batch) -> list[tuple[Batch, int]]:
+    """The elements of a batch, those that were fed back as a partition of their own."""
+    assert batch.stamps is not None
+    fed_back = batch.stamps.segment == FED_BACK
+    if not fed_back.any():
+        return [(batch, WHOLE)]
+    parts = []
+    for mine, number in ((~fed_back, WHOLE), (fed_back, ASIDE[0])):
+        if mine.any():
+            part = Batch(batch.type, batch.arrow.filter(pa.array(mine)))
+            part.stamps = batch.stamps.take(mine)
+            parts.append((part, number))
+    return parts
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

@@ -277,13 +277,18 @@ class OrderedRunner(KeyedRunner):
             ahead.put_aside(mark, [*waiting, (time, element, place, strategy)])
 
     def _place(self, segment: int, row: int) -> list[int] | None:
+        """Where an element that has to wait is; no numbers if it was fed back, None if unknown."""
+        if segment == FED_BACK:
+            return []
         known = self.time.segment(segment)
         return None if known is None else [*known.place, row, known.giver]
 
     def _waited_at(self, place: list[int] | None) -> OutputPosition:
         """Where an element is that has waited."""
-        if not place:
+        if place is None:
             return _UNKNOWN
+        if not place:
+            return FED_BACK, 0
         *place, row, giver = place
         return self.time.given(tuple(place), giver), row
 

@@ -395,3 +395,66 @@ def test_a_letter_that_is_fed_back_neither_moves_event_time_nor_holds_it(
     assert engine.time.watermarks()["time"] == 99
     engine.epoch({"s": [("a", 200)], "s-0": [("a", 210)], "s-1": [("a", 200)]})
     assert engine.time.watermarks()["time"] == 199
+
+
+MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+class Passing(KeyedProcessFunction):
+    """Gives what it gets, and has timers, so that it is told how far event time has come."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return ()
+
+
+class PassingBoth(KeyedCoProcessFunction):
+    """The same for two inputs."""
+
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return ()
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["rebalanced", "keyed"])
+def test_a_letter_that_is_fed_back_does_not_move_a_second_strategy_behind_a_shuffle(
+    tmp_path: Path, keyed: bool
+) -> None:
+    env = environment(2)
+    timed = source(env, "s", TIMED).assign_timestamps_and_watermarks(MONOTONOUS).uid("first")
+    checked = timed.map(lambda row: row, TIMED).uid("checked").on_error("skip")
+    behind = checked.key_by("key").process(Passing(), TIMED) if keyed else checked.rebalance()
+    out = collected(behind.assign_timestamps_and_watermarks(MONOTONOUS).uid("time"), "out")
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"s": [("a", 100)]})
+    engine.epoch({"s": [("a", 150)]}, letters=[letter_of("checked", 500)])
+    assert ("a", 500) in out.results
+    assert engine.time.watermarks()["time"] == 149
+
+
+def test_a_letter_that_is_fed_back_and_has_to_wait_does_not_move_event_time_later(
+    tmp_path: Path,
+) -> None:
+    env = environment(2)
+    a, b = (
+        source(env, uid, TIMED).assign_timestamps_and_watermarks(MONOTONOUS).uid(f"time-{uid}")
+        for uid in "ab"
+    )
+    checked = b.map(lambda row: row, TIMED).uid("checked").on_error("skip")
+    both = a.connect(checked).key_by("key", "key").process(PassingBoth(), TIMED)
+    out = collected(both.assign_timestamps_and_watermarks(MONOTONOUS).uid("time"), "out")
+    engine = LocalEngine(env.plan(), tmp_path)
+    engine.epoch({"a": [("a", 100)], "b": [("a", 100)]})
+    engine.epoch({}, letters=[letter_of("checked", 500)])
+    assert ("a", 500) not in out.results
+    engine.epoch({"a": [("a", 200)], "b": [("a", 200)]})
+    engine.epoch({"a": [("a", 300)], "b": [("a", 300)]})
+    assert ("a", 500) in out.results
+    assert engine.time.watermarks()["time"] == 299
