@@ -195,3 +195,45 @@ def test_windows_behind_a_strategy_of_another_name(before: list[Push], after: li
     for of_key in results(steps).values():
         starts = [row[1] for row in of_key]
         assert len(starts) == len(set(starts)), "also if nobody says what it is called now"
+
+
+ENDS: list[Push] = [("a", [("x", 60, 8)]), ("b", [("x", 60, 9)])]
+
+
+@shapes
+def test_the_order_of_an_added_stream_does_not_depend_on_what_comes_first(shape: Shape) -> None:
+    """It begins behind the watermark that the operator has reached, and has that one."""
+    before: list[Push] = [("a", [("x", 10, 1)]), ("b", [("x", 10, 2)])]
+    more: Push = ("c", [("x", 11, 3), ("x", 30, 4)])
+    others: Push = ("a", [("x", 12, 5), ("x", 30, 6)])
+    first, then = (
+        results([program(shape), *before, program(shape, more=True), *pushed, *ENDS])
+        for pushed in ([more, others], [others, more])
+    )
+    assert first == then
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_what_has_waited_of_a_stream_that_is_removed_comes_first_at_its_watermark(cut: int) -> None:
+    names = ("ta", "sb")
+    both = program(united, more=True, strategies=names)
+    before: list[Push] = [
+        ("a", [("x", 10, 1)]),
+        ("b", [("x", 10, 2)]),
+        ("c", [("x", 20, 3), ("x", 13, 4)]),
+    ]
+    late: list[tuple[str, int, int]] = [("x", 20, 5), ("x", 21, 6), ("x", 22, 7)]
+    after: list[Push] = [("b", [("x", 40, 8)]), ("a", late[:cut]), ("a", late[cut:])]
+    steps = [both, *before, program(united, strategies=names), *after, *ENDS]
+    told = results(steps, allow_non_restored_state=True)
+    order = [row[2] for row in told["x"]]
+    assert order.index("one 4") < order.index("one 6")
+
+
+@shapes
+def test_what_has_waited_keeps_its_place_if_its_strategy_is_renamed(shape: Shape) -> None:
+    before: list[Push] = [("a", [("x", 10, 1), ("x", 8, 2)])]
+    after: list[Push] = [("a", [("x", 9, 3)]), ("b", [("x", 20, 4)])]
+    named = program(shape, strategies=("sa", "sb"))
+    told = results([program(shape), *before, named, *after], renames={"ta": "sa", "tb": "sb"})
+    assert told == results([program(shape), *before, *after])

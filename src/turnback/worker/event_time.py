@@ -45,6 +45,8 @@ NOWHERE = -1
 """In place of a segment: nobody knows where the element belongs; it comes before all others."""
 FED_BACK = -(2**62)
 """The same for a dead letter that was fed back: event time does not go by it."""
+FIRST = -1
+"""In a place: before all others, whatever their strategies and inputs."""
 LAST = 2**62
 """In a place: after whatever has come."""
 PARTITION = -1

@@ -18,7 +18,7 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.state.time_order import TimeOrderedState
 from turnback.timing.window_operator import TimedResults
 from turnback.values.columns import Batch
-from turnback.worker.event_time import FED_BACK, NOWHERE, Place, Stamps, TaskTime, Times
+from turnback.worker.event_time import FED_BACK, FIRST, NOWHERE, Place, Stamps, TaskTime, Times
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
 from turnback.worker.tolerance import ElementFunction
@@ -197,8 +197,13 @@ class OrderedRunner(KeyedRunner):
         return parts
 
     def _ordered(self, batches: list[Batch]) -> list[Ordered]:
-        """New elements of an input in the order of the watermarks at them."""
-        marks = [self.time.marks(batch.stamps) for batch in batches]
+        """New elements of an input in the order of the watermarks at them.
+
+        None is below the one that the operator has reached, as those of a stream are that was added
+        later: else it would matter whether others that waited for it come in the same epoch.
+        """
+        before, _ = self.watermarks()
+        marks = [np.maximum(self.time.marks(batch.stamps), before) for batch in batches]
         if batches:
             stamps = Stamps.join([batch.stamps for batch in batches])
             order = self.time.order(stamps, np.concatenate(marks))
@@ -238,7 +243,8 @@ class OrderedRunner(KeyedRunner):
     def _waited(self, input: int, after: int) -> dict[int, list[Batch]]:
         """Elements of an input that have waited, up to a watermark, by their rank.
 
-        Those whose strategy is gone are of the last one of their input.
+        Those whose strategy is gone are of the last one of their input, and come before others of
+        it that have the same watermark: of these there may always be more to come.
         """
         ahead: TimeOrderedState | None = self.states.get(AHEAD[input])
         if ahead is None:
@@ -252,6 +258,8 @@ class OrderedRunner(KeyedRunner):
             mark, _, waiting = due
             for time, row, place, strategy in waiting:
                 rank = ranks.get(strategy, last)
+                if place and strategy not in ranks:
+                    place = [FIRST, *place]
                 rows[rank].append(row)
                 # Older versions gave what global windows gave the end of time.
                 known = MIN_TIME if time is None else within_reach(time)

@@ -39,6 +39,7 @@ from turnback.state.subtasks import OperatorStateBackend, location, redistribute
 from turnback.values.keys import group_range
 from turnback.values.serializer import Serializer
 from turnback.values.typeinfo import type_from_descriptor
+from turnback.worker.event_time import Place, strategy_place
 from turnback.worker.level import LevelInstance
 from turnback.worker.local_state import IntakeReport, intake_task
 from turnback.worker.message import user_error
@@ -118,7 +119,13 @@ def _named_elements(
     groups: tuple[int, int],
     renamed: Mapping[str, str],
 ) -> pa.Table:
-    """Waiting elements with the strategies that they go by, those of a key and a time together."""
+    """Waiting elements with the strategies that they go by, those of a key and a time together.
+
+    Their places have the strategies in them as well.
+    """
+    moved = [
+        (strategy_place(old), strategy_place(new)) for old, new in renamed.items() if old != new
+    ]
     found: dict[tuple[int, bytes, bytes], list[Any]] = {}
     for part in parts:
         type_ = type_from_descriptor(part.stored.schema.value)
@@ -131,10 +138,21 @@ def _named_elements(
                 elements = decode(value) if convert is None else convert(decode(value))
                 for time, element, place, strategy in elements:
                     uid = part.strategy or renamed.get(strategy, strategy)
-                    found.setdefault((group, key, sub), []).append((time, element, place, uid))
+                    known = None if place is None else _renamed_place(place, moved)
+                    found.setdefault((group, key, sub), []).append((time, element, known, uid))
     encode = Serializer(descriptor.type).encode
     places = [[place[i] for place in found] for i in range(3)]
     return pa.table([*places, [encode(value) for value in found.values()]], schema=ROWS)
+
+
+def _renamed_place(place: list[int], moved: Iterable[tuple[Place, Place]]) -> list[int]:
+    """The same place, with the strategy of another name that is part of it."""
+    for old, new in moved:
+        size = len(old)
+        for start in range(len(place) - size + 1):
+            if tuple(place[start : start + size]) == old:
+                return [*place[:start], *new, *place[start + size :]]
+    return place
 
 
 @dataclass(frozen=True)
