@@ -222,6 +222,29 @@ def test_a_column_of_a_domain_is_what_the_domain_is(db: Postgres, driver: Driver
         db.sink("kinds").check_claim(driver(type=Types.BIG_DEC(12, 4)))
 
 
+@pytest.mark.parametrize(
+    ("base", "value"), [("jsonb", '{"a":1,"a":2}'), ("varchar(3)", "EUR "), ("name", "x" * 64)]
+)
+def test_a_column_of_a_domain_of_a_domain_changes_no_text(
+    db: Postgres, task: Task, driver: Driver, base: str, value: str
+) -> None:
+    db.server.run(
+        "DROP TABLE IF EXISTS kinds",
+        "DROP DOMAIN IF EXISTS outer_domain",
+        "DROP DOMAIN IF EXISTS inner_domain",
+        f"CREATE DOMAIN inner_domain AS {base}",
+        "CREATE DOMAIN outer_domain AS inner_domain NOT NULL",
+    )
+    db.create("value outer_domain")
+    kind = Types.STRING()
+    sink = db.sink("kinds")
+    sink.claim(driver(type=kind))
+    with pytest.raises(SinkError, match="does not take"):
+        write(sink, task(type=kind), value)
+    with pytest.raises(SinkError, match="takes no null"):
+        write(sink, task(type=kind, epoch=8), None)
+
+
 def test_text_of_a_fixed_length_is_not_padded(db: Postgres, task: Task, driver: Driver) -> None:
     db.create("value char(3)")
     kind = Types.STRING()
