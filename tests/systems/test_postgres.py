@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sql_contract import SqlContract
 from sql_server import Driver, Postgres, Task, with_new_tables, write
 
 from services.postgres import PostgresServer, postgres_server
+from turnback.connectors.sql.postgres import PostgresDatabase
 from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import Types
 
@@ -243,6 +245,28 @@ def test_a_column_of_a_domain_of_a_domain_changes_no_text(
         write(sink, task(type=kind), value)
     with pytest.raises(SinkError, match="takes no null"):
         write(sink, task(type=kind, epoch=8), None)
+
+
+def test_large_texts_are_not_checked_all_at_once(
+    db: Postgres, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server ends the connection at a gigabyte, however often the epoch is tried again."""
+    asked: list[int] = []
+    respelled = PostgresDatabase.respelled
+
+    def counted(self: PostgresDatabase, column: Any, texts: Sequence[str]) -> Any:
+        asked.append(sum(map(len, texts)))
+        return respelled(self, column, texts)
+
+    monkeypatch.setattr(PostgresDatabase, "respelled", counted)
+    db.create("value jsonb")
+    kind = Types.STRING()
+    sink = db.sink("kinds")
+    sink.claim(driver(type=kind))
+    values = [f'"{letter * 700_000}"' for letter in "abcd"]
+    sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), *values)])
+    assert len(asked) == 4
+    assert db.server.query("SELECT count(*) FROM kinds") == [(4,)]
 
 
 def test_text_of_a_fixed_length_is_not_padded(db: Postgres, task: Task, driver: Driver) -> None:

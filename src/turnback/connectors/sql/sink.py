@@ -30,7 +30,7 @@ from turnback.connectors.sql.database import (
     write_marker,
 )
 from turnback.connectors.sql.owner import SinkProgress, TableOwner, check_owner_in_task, known_nonce
-from turnback.connectors.sql.values import Limits, check_spelling, check_values
+from turnback.connectors.sql.values import Limits, check_spelling, check_values, portions
 from turnback.errors import ConfigurationError, EpochConflictError, SinkError
 from turnback.sinks.base import (
     ClosingCommitter,
@@ -140,16 +140,15 @@ class CheckedRows:
         return [field.column for field in fields], columns
 
     def _check_spelling(self, column: TableColumn, texts: pa.Array, where: str) -> None:
-        wanted = pc.unique(texts.drop_null()).to_pylist()
-        if not wanted:
-            return
-        try:
-            spelled = self._database.respelled(column, wanted)
-        except LostConnectionError:
-            raise
-        except SinkError as error:
-            raise SinkError(f"{where} does not take a text: {error}") from error
-        check_spelling(spelled, where, is_json=column.is_json)
+        # Not all at once: a server ends the connection if it is told too much.
+        for wanted in portions(pc.unique(texts.drop_null())):
+            try:
+                spelled = self._database.respelled(column, wanted)
+            except LostConnectionError:
+                raise
+            except SinkError as error:
+                raise SinkError(f"{where} does not take a text: {error}") from error
+            check_spelling(spelled, where, is_json=column.is_json)
 
 
 @dataclass

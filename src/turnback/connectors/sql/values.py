@@ -53,12 +53,17 @@ def joined_rows(columns: list[pa.Array], separator: str) -> pa.Array:
 
 def chunks(rows: pa.Array, separator: str) -> Iterator[str]:
     """Rows joined to texts of about `CHUNK_BYTES`, never splitting a row."""
+    return (separator.join(some) for some in portions(rows))
+
+
+def portions(rows: pa.Array) -> Iterator[list[str]]:
+    """Rows in portions of about `CHUNK_BYTES`, each of one row at least."""
     sizes = pc.cumulative_sum(pc.cast(pc.binary_length(rows), pa.int64())).to_numpy()
     start = 0
     while start < len(rows):
         done = int(sizes[start - 1]) if start else 0
         end = max(start + 1, int(sizes.searchsorted(done + CHUNK_BYTES, side="right")))
-        yield separator.join(rows.slice(start, end - start).to_pylist())
+        yield rows.slice(start, end - start).to_pylist()
         start = end
 
 
