@@ -652,6 +652,23 @@ def test_a_backup_from_before_a_fresh_start_is_refused(kafka, topic, directory):
     first.sink.check_claim(replace(restored, take_over=True))
 
 
+def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(kafka, topic, directory):
+    """Not even if its first driver dies before it has claimed the prefix for the new job."""
+    old = SinkJob(directory, kafka_sink(kafka.servers, topic), 3)
+    old.ctx = replace(old.ctx, attempts=Attempts({3: "x"}), nonce="x")
+    old.start().close()
+    created = replace(old.ctx, job_id="", attempt=0, nonce="", attempts=Attempts({}))
+    old.sink.check_claim(created)
+    old.sink.claim(created)
+    new = SinkJob(directory, kafka_sink(kafka.servers, topic), 2, job_id="new")
+    new.ctx = replace(new.ctx, attempts=Attempts({1: "killed", 2: "z"}), nonce="z")
+    start = replace(new.ctx, attempt=0, nonce="", attempts=Attempts({1: "killed"}))
+    new.sink.check_claim(start)
+    new.sink.claim(start)
+    new.start().commit(new.stage(1, [("a", 1)]))
+    assert values(kafka, topic) == [1]
+
+
 def test_what_a_job_has_published_does_not_count_for_its_copy(kafka, topic, directory, tmp_path):
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()

@@ -296,11 +296,11 @@ def test_a_task_of_an_older_attempt_writes_nothing_under_a_new_claim(
     write(sink, by(task, before, epoch=9), ("a", 9))
     late = by(task, before, epoch=8)  # it has not looked yet who owns the keys
     sink.claim(driver(attempt=0, take_over=True))  # by the same job, as it had done before
-    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+    with pytest.raises(SinkError, match="attempt 5 may write no more"):
         write(sink, late, ("a", 8))
     after = driver(attempt=6, nonce="y")
     sink.claim(after)
-    with pytest.raises(SinkError, match="attempt 5 may write nothing"):
+    with pytest.raises(SinkError, match="attempt 5 may write no more"):
         write(sink, late, ("a", 8))
     assert value_of(client, layout, "a") == b"9"
     write(sink, by(task, after, epoch=1), ("a", 1))
@@ -336,7 +336,7 @@ def test_a_task_of_a_lost_line_writes_nothing(
 ) -> None:
     sink = make()
     sink.claim(driver(attempt=6, nonce="mine"))
-    with pytest.raises(SinkError, match="attempt 6 may write nothing"):
+    with pytest.raises(SinkError, match="attempt 6 may write no more"):
         write(sink, by(task, driver(attempt=6, nonce="lost")), ("a", 1))
     assert not client.exists("a")
 
@@ -375,7 +375,7 @@ def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
     write(sink, by(task, after, epoch=1), ("a", 2))
     assert value_of(client, layout, "a") == b"2"
     late.write(Batch(task().type, [("a", 3)]))
-    with pytest.raises(SinkError, match="claimed anew"):
+    with pytest.raises(SinkError, match="have been claimed"):
         late.prepare()
     assert value_of(client, layout, "a") == b"2"
 
@@ -392,6 +392,26 @@ def test_a_backup_from_before_a_fresh_start_is_refused(make: Any, driver: Driver
     sink.claim(driver(**restored, take_over=True))
     sink.claim(driver(attempt=4, nonce="z", attempts=Attempts(n3="x", n4="z")))
     sink.check_claim(driver(attempt=0, attempts=Attempts(n3="x", n4="z")))
+
+
+def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(
+    make: Any, client: Any, task: Task, driver: Driver
+) -> None:
+    """Not even if its first driver dies before it has claimed the keys for the new job."""
+    sink = make(values="n")
+    old = driver(attempt=3, nonce="x", attempts=Attempts(n3="x"))
+    sink.claim(old)
+    write(sink, by(task, old), ("a", 1))
+    sink.claim(driver(job_id="", attempt=0, attempts=Attempts()))
+    with pytest.raises(SinkError, match="attempt 3 may write"):
+        write(sink, by(task, old), ("a", 2))
+    new = {"job_id": "id-2", "attempts": Attempts(n1="killed")}
+    sink.check_claim(driver(**new, attempt=0))
+    sink.claim(driver(**new, attempt=0))
+    after = driver(job_id="id-2", attempt=2, nonce="z", attempts=Attempts(n1="killed", n2="z"))
+    sink.claim(after)
+    write(sink, by(task, after, epoch=1), ("a", 3))
+    assert client.hget("a", "n") == b"3"
 
 
 def test_a_driver_that_was_replaced_claims_nothing_back(make: Any, driver: Driver) -> None:

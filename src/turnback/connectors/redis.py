@@ -233,7 +233,8 @@ class RedisSink(IdempotentSink):
             owner is not None
             and owner.claim != ""
             and owner.directory == directory
-            and (not ctx.job_id or owner.job_id in ("", ctx.job_id))
+            # Without an id the directory has had no job, so what was there before was deleted.
+            and owner.job_id in ("", ctx.job_id)
             and not ctx.take_over
         )
         if not goes_on or owner is None:

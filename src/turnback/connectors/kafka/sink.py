@@ -473,7 +473,9 @@ class TransactionalDelivery(WriteAheadSink):
             closing(self._progress_register(memory, ctx)) as progress,
         ):
             is_mine, before = self._look_up_owner(owner, ctx, settled=False)
-            if is_mine and not ctx.attempt:
+            # Without an id the directory has had no job, so the one that is noted was deleted.
+            was_deleted = not ctx.job_id and before.job_id != ""
+            if is_mine and not ctx.attempt and not was_deleted:
                 return
             failures = KafkaClient(self._cluster, name)
             with (
