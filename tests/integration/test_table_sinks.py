@@ -13,7 +13,9 @@ from turnback.connectors.tables import DeltaSink
 def run(jobs: Jobs) -> None:
     env = jobs.env()
     counts = jobs.files(env, "events", "k string").key_by("k").process(Count(), COUNTED)
-    counts.uid("count").sink_to(DeltaSink(jobs.directory / "all", ["key"])).uid("to-all")
+    counts.uid("count").sink_to(DeltaSink(jobs.directory / "all", partition_by=["key"])).uid(
+        "to-all"
+    )
     last = DeltaSink(jobs.directory / "last", mode="upsert", key=["key"])
     counts.key_by("key").map(lambda row: row, COUNTED).sink_to(last).uid("to-last")
     jobs.start(env, bounded=True).result(120)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turnback import (
@@ -170,6 +170,10 @@ def test_a_stream_that_is_added_to_an_input(
 @shapes
 @settings(max_examples=4, deadline=None)
 @given(before=pushes("abc", 0, 40), after=pushes("ab", 20, 60))
+@example(
+    before=[("a", [("x", 0, 0)]), ("b", [("x", 0, 0)])],
+    after=[("a", [("x", 20, 0)])],
+)
 def test_a_stream_that_is_removed(shape: Shape, before: list[Push], after: list[Push]) -> None:
     both = program(shape, more=True)
     told = results([both, *before, program(shape), *after], allow_non_restored_state=True)

@@ -36,9 +36,10 @@ def source(settings: dict[str, Any]) -> RabbitMQSource:
 
 
 def read(env: StreamExecutionEnvironment, source: RabbitMQSource, job: str) -> list[Any]:
-    timeless, side = WatermarkStrategy.no_watermarks(), job if job == "side" else None
-    stream = env.from_source(source, timeless, "records", uid="records", on_malformed=side)
-    if side:
+    timeless = WatermarkStrategy.no_watermarks()
+    policy = "dead_letter" if job == "side" else None
+    stream = env.from_source(source, timeless, "records", uid="records", on_malformed=policy)
+    if policy:
         stream = stream.dead_letters()
     with stream.execute_and_collect(job) as elements:
         return [_plain(element) for element in elements]

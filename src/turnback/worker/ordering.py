@@ -112,7 +112,7 @@ class OrderedRunner(KeyedRunner):
             return None
         self._gathered = [[]]
         waited = self._waited(0, after).get(0, [])
-        return self._ready(0, [*waited, *(batch for batch in batches if len(batch))], after)
+        return self._ready(0, waited, [batch for batch in batches if len(batch)], after)
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
@@ -131,11 +131,12 @@ class OrderedRunner(KeyedRunner):
         for number in range(len(inputs)):
             waited |= self._waited(number, after)
         if len(self._ranks) == 1:
-            return self.elements(self._ready(0, [*waited.get(0, []), *inputs[0]], after))
+            return self.elements(self._ready(0, waited.get(0, []), inputs[0], after))
         ready: list[Element] = []
         for number, rank in enumerate(self._ranks):
-            known = [*waited.get(number, []), *self._of_rank(inputs[rank.input], rank)]
-            ready += self.elements(self._ready(number, known, after), rank.input)
+            new = self._of_rank(inputs[rank.input], rank)
+            ordered = self._ready(number, waited.get(number, []), new, after)
+            ready += self.elements(ordered, rank.input)
         ready.sort(key=itemgetter(0))  # keeps the order of ranks
         return ready
 
@@ -196,14 +197,17 @@ class OrderedRunner(KeyedRunner):
                 parts.append(part)
         return parts
 
-    def _ordered(self, batches: list[Batch]) -> list[Ordered]:
-        """New elements of an input in the order of the watermarks at them.
+    def _ordered(self, waited: list[Batch], new: list[Batch]) -> list[Ordered]:
+        """The elements of an input in the order of the watermarks at them.
 
-        None is below the one that the operator has reached, as those of a stream are that was added
-        later: else it would matter whether others that waited for it come in the same epoch.
+        No new one is below the watermark that the operator has reached, as those of a stream would
+        be that was added later: else it would matter whether others that waited for it come in the
+        same epoch. What has waited keeps its own, also if a stream that it waited for is gone.
         """
         before, _ = self.watermarks()
-        marks = [np.maximum(self.time.marks(batch.stamps), before) for batch in batches]
+        marks = [self.time.marks(batch.stamps) for batch in waited]
+        marks += [np.maximum(self.time.marks(batch.stamps), before) for batch in new]
+        batches = [*waited, *new]
         if batches:
             stamps = Stamps.join([batch.stamps for batch in batches])
             order = self.time.order(stamps, np.concatenate(marks))
@@ -211,9 +215,9 @@ class OrderedRunner(KeyedRunner):
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
-    def _ready(self, rank: int, known: list[Batch], after: int) -> list[Ordered]:
+    def _ready(self, rank: int, waited: list[Batch], new: list[Batch], after: int) -> list[Ordered]:
         """The elements of a rank whose time has come, in order; the others are kept."""
-        ordered = self._ordered(known)
+        ordered = self._ordered(waited, new)
         if not self._has_to_wait[rank]:
             return ordered
         limit = self._limit(rank, after)
