@@ -86,7 +86,8 @@ class ProgressMeter:
 
     def begin(self, epoch: int) -> None:
         with self._lock:
-            self._epoch, self._since_ms = epoch, self._clock.now_ms()
+            self._epoch = epoch
+            self._since_ms = self._clock.now_ms()
             self._begun_s = self._clock.monotonic()
 
     def end(self, epoch: int) -> None:
