@@ -6,6 +6,7 @@ other. A job is identified by where its job directory is: names and ids are copi
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from turnback.errors import (
     NotFoundError,
     SinkError,
     StorageError,
+    StorageNotSharedError,
 )
-from turnback.sinks.base import CommitterContext, WriterContext, sink_label
+from turnback.sinks.base import CommitterContext, WriterContext, directory_digest, sink_label
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.locations import canonical_directory
@@ -129,6 +131,56 @@ class Owner(msgspec.Struct, frozen=True):
     job_id: str = ""
 
 
+_confirmed: set[tuple[str, str]] = set()
+
+
+def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> None:
+    """Check in a task that the driver has recorded the job in this directory; once per process.
+
+    Without this, a task on a machine that has its own directory at the same path would write files
+    there that the driver cannot publish.
+
+    Args:
+        storage: The directory.
+        place: What messages call it.
+        ctx: Who wants to write there. Nothing is checked if it does not name a driver.
+
+    Raises:
+        StorageNotSharedError: It is another directory than the driver's.
+        ConfigurationError: The record cannot be read.
+    """
+    key = (storage.uri, ctx.nonce)
+    if not ctx.nonce or not ctx.directory_id or key in _confirmed:
+        return
+    sink = sink_label(ctx.job, ctx.uid)
+    owner = _read_owner(storage, place, sink)
+    if owner is None or directory_digest(owner.directory) != ctx.directory_id:
+        raise StorageNotSharedError(
+            f"{sink}: {socket.gethostname()} does not share {place} with the driver: the directory "
+            f"there does not belong to job {ctx.job!r}. Mount a shared file system at the same "
+            "path on every machine, or write to an object store"
+        )
+    _confirmed.add(key)
+
+
+def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
+    try:
+        data = storage.get(_OWNER_PATH)
+    except NotFoundError:
+        return None
+    except (OSError, StorageError) as error:
+        raise SinkError(f"{sink}: cannot use {place}: {error}") from error
+    path = f"{place}/{_OWNER_PATH}"
+    try:
+        _, body = unseal(_OWNER, _OWNER_FORMAT, data, path)
+        return msgspec.json.decode(body, type=Owner)
+    except (StorageError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(
+            f"{sink}: which job {place} belongs to cannot be read: {error}. Remove {path} if you "
+            "know that no other job writes there"
+        ) from error
+
+
 class Ownership:
     """A job's right to write into a directory, which its sinks share.
 
@@ -205,19 +257,7 @@ class Ownership:
         )
 
     def _recorded(self) -> Owner | None:
-        with self._failures():
-            try:
-                data = self._storage.get(_OWNER_PATH)
-            except NotFoundError:
-                return None
-        try:
-            _, body = unseal(_OWNER, _OWNER_FORMAT, data, self._owner_path)
-            return msgspec.json.decode(body, type=Owner)
-        except (StorageError, msgspec.MsgspecError) as error:
-            raise ConfigurationError(
-                f"{self._name}: which job {self._place} belongs to cannot be read: {error}. Remove "
-                f"{self._owner_path} if you know that no other job writes there"
-            ) from error
+        return _read_owner(self._storage, self._place, self._name)
 
     @property
     def _owner_path(self) -> str:

@@ -48,7 +48,7 @@ from turnback.sinks.base import (
     sink_label,
     version_of,
 )
-from turnback.sinks.ownership import SUFFIX, Ownership, SinkIdentity
+from turnback.sinks.ownership import SUFFIX, Ownership, SinkIdentity, require_shared_target
 from turnback.storage.base import TEMPORARY
 from turnback.storage.directory import Access, make_directories, sync_directory, sync_upwards
 from turnback.storage.local import LocalStorage
@@ -165,6 +165,8 @@ class FileWriter(SinkWriter):
         require_open(self._closed, self._name)
         if not len(batch):
             return
+        if self._encoder is None:
+            require_shared_target(_storage(self._root), str(self._root), self._ctx)
         with self._failures():
             arrow = batch.arrow
             if self._encoder is None:
@@ -471,7 +473,11 @@ class _KnownFiles:
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
-    return Ownership(LocalStorage(root, Access.UMASK), str(root), ctx)
+    return Ownership(_storage(root), str(root), ctx)
+
+
+def _storage(root: Path) -> LocalStorage:
+    return LocalStorage(root, Access.UMASK)
 
 
 def _remove_directory(directory: Path) -> None:
