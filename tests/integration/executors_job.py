@@ -1,8 +1,7 @@
-"""Counts letters on a cluster: `executors_job.py MASTER DIRECTORY SETTINGS`."""
+"""Counts letters on a cluster: `executors_job.py MASTER ROOT OUT SETTINGS`."""
 
 import json
 import sys
-from pathlib import Path
 
 from turnback import (
     FileSink,
@@ -22,16 +21,16 @@ class Count(KeyedProcessFunction):
         yield value, count
 
 
-def main(master: str, directory: str, settings: str) -> None:
-    base = Path(directory)
-    given = {"state.checkpoints.dir": str(base / "jobs"), **json.loads(settings)}
-    configuration = {"spark.master": master, **given}
+def main(master: str, root: str, out: str, settings: str) -> None:
+    configuration = {"spark.master": master, "state.checkpoints.dir": root, **json.loads(settings)}
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_parallelism(4)
     env.enable_checkpointing("1 s")
     letters = env.from_collection([*"abcdefgh"] * 3, Types.STRING(), uid="letters")
-    counts = letters.key_by(lambda letter: letter, key_type="string").process(Count(), "letter string, n bigint")
-    counts.uid("counts").sink_to(FileSink(base / "out", "json")).uid("out")
+    counts = letters.key_by(lambda letter: letter, key_type="string").process(
+        Count(), "letter string, n bigint"
+    )
+    counts.uid("counts").sink_to(FileSink(out, "json")).uid("out")
     env.execute("letters", bounded=True)
 
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import venv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from services.spark import spark_cluster
+from services.spark import SparkCluster, spark_cluster
+from tiers import with_examples
 from turnback.checkpoint.log import CheckpointLog
 from turnback.job.directory import JobDirectory
 from turnback.job.status import JobState
@@ -21,67 +23,84 @@ from turnback.job.status import JobState
 JOB = Path(__file__).with_name("executors_job.py")
 
 
+@dataclass
+class Machines:
+    """A cluster of two workers; on each of them and here, `private` is another directory."""
+
+    cluster: SparkCluster
+    private: Path
+    java: str
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[Machines]:
+    base = tmp_path_factory.mktemp("machines")
+    private = base / "private"
+    (base / "cluster").mkdir()
+    private.mkdir()
+    environment = {"JDK_JAVA_OPTIONS": java}
+    with spark_cluster(
+        base / "cluster", environment=environment, private={0: [private], 1: [private]}
+    ) as cluster:
+        yield Machines(cluster, private, java)
+
+
 class Run:
-    """A run of the job on a cluster."""
+    """A run of the job on the cluster."""
 
     def __init__(
         self,
-        base: Path,
-        java: str,
+        machines: Machines,
+        root: Path,
+        out: Path,
         *,
-        private: Sequence[Path] = (),
         variables: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.base = base
-        (base / "cluster").mkdir()
-        for path in private:
-            path.mkdir(parents=True)
-        environment = {"JDK_JAVA_OPTIONS": java}
-        with spark_cluster(
-            base / "cluster", environment=environment, private={1: private}
-        ) as cluster:
-            given = {**cluster.settings, **(settings or {})}
-            done = subprocess.run(
-                [sys.executable, JOB, cluster.master, base, json.dumps(given)],
-                env=os.environ | environment | (variables or {}),
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
+        self.out = out
+        given = {**machines.cluster.settings, **(settings or {})}
+        done = subprocess.run(
+            [sys.executable, JOB, machines.cluster.master, root, out, json.dumps(given)],
+            env=os.environ | {"JDK_JAVA_OPTIONS": machines.java} | (variables or {}),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         self.code = done.returncode
         self.errors = done.stderr
-        directory = JobDirectory.locate((base / "jobs").as_uri(), "letters")
-        self.state = directory.status().state
-        self.attempts = directory.status().attempt
-        self.checkpoints = CheckpointLog(directory.storage).latest()
+        directory = JobDirectory.locate(root.as_uri(), "letters")
+        status = directory.status()
+        assert status is not None, done.stderr
+        self.state = status.state
+        self.restarts = status.restarts
+        self.checkpoint = CheckpointLog(directory.storage).latest()
 
     @property
     def letters(self) -> Counter[str]:
-        rows = (json.loads(line) for p in (self.base / "out").glob("*.json") for line in p.open())
+        rows = (json.loads(line) for p in self.out.glob("*.json") for line in p.open())
         return Counter(row["letter"] for row in rows)
 
 
-def test_machines_that_share_everything_run_the_job(tmp_path: Path, java: str) -> None:
-    run = Run(tmp_path, java)
+def test_machines_that_share_everything_run_the_job(machines: Machines, tmp_path: Path) -> None:
+    run = Run(machines, tmp_path / "jobs", tmp_path / "out")
     assert run.code == 0, run.errors
     assert run.letters == dict.fromkeys("abcdefgh", 3)
 
 
-def test_a_root_that_is_not_shared_is_refused(tmp_path: Path, java: str) -> None:
-    run = Run(tmp_path, java, private=[tmp_path / "jobs"])
+def test_a_root_that_is_not_shared_is_refused(machines: Machines, tmp_path: Path) -> None:
+    run = Run(machines, machines.private / "jobs", tmp_path / "out")
     assert run.code != 0
     assert "does not share the storage of the job with the driver" in run.errors
-    assert (run.state, run.attempts, run.checkpoints) == (JobState.FAILED, 1, None)
+    assert (run.state, run.restarts, run.checkpoint) == (JobState.FAILED, 0, None)
     assert run.letters == {}
 
 
-def test_a_target_that_is_not_shared_is_refused(tmp_path: Path, java: str) -> None:
-    settings = {"restart-strategy.type": "none"}
-    run = Run(tmp_path, java, private=[tmp_path / "out"], settings=settings)
+def test_a_target_that_is_not_shared_is_refused(machines: Machines, tmp_path: Path) -> None:
+    out = machines.private / "out"
+    run = Run(machines, tmp_path / "jobs", out, settings={"restart-strategy.type": "none"})
     assert run.code != 0
-    assert f"does not share {tmp_path / 'out'} with the driver" in run.errors
-    assert (run.state, run.checkpoints) == (JobState.FAILED, None)
+    assert f"does not share {out} with the driver" in run.errors
+    assert (run.state, run.checkpoint) == (JobState.FAILED, None)
     assert run.letters == {}
 
 
@@ -92,14 +111,14 @@ def bare_python(tmp_path: Path) -> str:
     return str(tmp_path / "bare" / "bin" / "python")
 
 
-@pytest.mark.parametrize("how", ["variable", "setting"])
+@pytest.mark.parametrize("how", with_examples(["variable", "setting"], ["setting"]))
 def test_a_python_without_packages_is_refused_in_one_attempt(
-    tmp_path: Path, java: str, bare_python: str, how: str
+    machines: Machines, tmp_path: Path, bare_python: str, how: str
 ) -> None:
     variables = {"PYSPARK_PYTHON": bare_python} if how == "variable" else {}
     settings = {"spark.pyspark.python": bare_python} if how == "setting" else {}
-    run = Run(tmp_path, java, variables=variables, settings=settings)
+    run = Run(machines, tmp_path / "jobs", tmp_path / "out", variables=variables, settings=settings)
     assert run.code != 0
     assert "has no module" in run.errors
     assert f"Executors run {bare_python}" in run.errors
-    assert (run.state, run.attempts, run.checkpoints) == (JobState.FAILED, 1, None)
+    assert (run.state, run.restarts, run.checkpoint) == (JobState.FAILED, 0, None)
