@@ -57,6 +57,7 @@ class SimEngine:
     """Runs the jobs of one driver process."""
 
     cores = 2
+    is_local = True
 
     def __init__(self, world: World, process: Process, input: Input) -> None:
         self.world, self.process, self.input = world, process, input
