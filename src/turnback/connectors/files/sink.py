@@ -165,12 +165,11 @@ class FileWriter(SinkWriter):
         require_open(self._closed, self._name)
         if not len(batch):
             return
-        if self._encoder is None:
-            require_shared_target(_storage(self._root), str(self._root), self._ctx)
         with self._failures():
             arrow = batch.arrow
             if self._encoder is None:
                 make_directories(self._staged.parent, Access.UMASK)
+                require_shared_target(_storage(self._root), str(self._root), self._ctx)
                 self._file = self._staged.open("xb")
                 self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
             self._encoder.write(arrow)
