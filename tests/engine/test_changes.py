@@ -80,7 +80,9 @@ def test_another_number_of_key_groups_is_refused(jobs: Jobs) -> None:
     count(jobs, jobs.env().set_max_parallelism(64))
     jobs.feed("events", {"k": "a"})
     before = jobs.checkpoints()
-    with pytest.raises(IncompatibleStateError, match=r"64 key groups, the program 128; call set_"):
+    with pytest.raises(
+        IncompatibleStateError, match=r"64 key groups, but the program 128; call set_"
+    ):
         count(jobs, jobs.env())
     assert jobs.out() == counted("a")
     assert jobs.checkpoints() == before

@@ -160,7 +160,7 @@ def test_a_drained_job_ends_although_its_savepoint_cannot_be_written(
         job.push("in", ("a", 10), ("a", 20))
         with monkeypatch.context() as patch:
             patch.setattr(Exporter, "export", full)
-            with pytest.raises(CheckpointError, match=r"No space left.*ended all the same.*chk-3"):
+            with pytest.raises(CheckpointError, match=r"No space left.*ended anyway.*chk-3"):
                 drain(job).result()
             with pytest.raises(TurnbackError, match="has ended"):
                 job._until(lambda: False)

@@ -285,7 +285,7 @@ class RaisesInOpen(KeyedProcessFunction):
         ),
         (
             lambda s: s.map(lambda row: (row.k, "one"), COUNTED),
-            "operator 'it' .*does not fit its output type: field 'n': 'one' of class str",
+            "operator 'it' .*does not match its output type: field 'n': 'one' of class str",
         ),
     ],
     ids=["map", "key function", "open", "output"],

@@ -46,7 +46,7 @@ def test_a_driver_that_was_replaced_answers_for_nobody(jobs, monkeypatch, caplog
     client = jobs.start(build(jobs))
     settled(jobs, KEYS)
     client.trigger_savepoint(jobs.directory / "sp")
-    eventually(lambda: "left alone: begun anew" in caplog.text)
+    eventually(lambda: "skipped: begun anew" in caplog.text)
     requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
     (asked,) = requests.open()
     assert requests.result(asked.id) is None

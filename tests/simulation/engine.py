@@ -151,7 +151,7 @@ class SimEpoch:
             engine.world.tell(
                 f"{engine.process.name}: Spark has lost output of epoch {order.epoch}"
             )
-            raise EpochConflictError("output of tasks that others had read was lost")
+            raise EpochConflictError("output of tasks that other tasks had read was lost")
         return barriers
 
     def _run_task(self, order: Order, partition: int, keys: list[str]) -> Barrier:

@@ -131,5 +131,5 @@ def _missing(job: str, root: str, options: dict[str, str]) -> JobNotFoundError:
     names = [segment_name(each) or each for each in open_storage(root, options).folders()]
     near = get_close_matches(job, names, 1)
     there = ", ".join(map(repr, sorted(names)[:10])) or "none"
-    hint = f"did you mean {near[0]!r}?" if near else f"there is {there}"
+    hint = f"did you mean {near[0]!r}?" if near else f"available jobs: {there}"
     return JobNotFoundError(f"there is no job {job!r} in {root}; {hint}")

@@ -232,8 +232,8 @@ class Savepoint:
         """
         if self.is_checkpoint:
             raise ConfigurationError(
-                f"{self.location} is a checkpoint: job {self.job!r} itself deletes those it does "
-                f"not retain any more. Only savepoints can be deleted"
+                f"{self.location} is a checkpoint, and only savepoints can be deleted: job "
+                f"{self.job!r} deletes checkpoints that it no longer retains"
             )
         SavepointDirectory(storage_of(self._snapshot.storage)).delete()
 
@@ -312,7 +312,8 @@ class SavepointDiff:
         if pair.problem is not None:
             raise IncompatibleStateError(
                 f"state {name!r} of operator {uid!r} cannot be compared: {pair.problem}. Read it "
-                f"from both with Savepoint.state() and bring one of them to the type of the other"
+                "from both with Savepoint.state() and convert one of them to the type of the "
+                "other"
             )
         return changes_frame(self._spark, pair)
 

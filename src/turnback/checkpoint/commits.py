@@ -161,7 +161,7 @@ class Committers:
             try:
                 self._by_uid[uid].abort(handles)
             except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                _LOG.warning("sink %r could not roll back: %s", uid, error)
+                _LOG.warning("sink %r cannot roll back: %s", uid, error)
 
     @property
     def can_discard(self) -> bool:
@@ -174,7 +174,7 @@ class Committers:
                 try:
                     committer.abort_orphans(known.get(uid, ()))
                 except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                    _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)
+                    _LOG.warning("sink %r cannot roll back orphaned transactions: %s", uid, error)
 
 
 _KIND = "committed"

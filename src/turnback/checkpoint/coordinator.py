@@ -278,8 +278,8 @@ class CheckpointCoordinator:
             for pending in self._ledger.overdue(now):
                 error = CheckpointTimeoutError(
                     f"job {self._job!r}: the checkpoint of epoch {pending.epoch} was discarded "
-                    f"after {self._timeout()}: {pending.progress()}. The next one carries its sink "
-                    "transactions"
+                    f"after {self._timeout()}: {pending.progress()}. The next checkpoint "
+                    "includes its sink transactions"
                 )
                 self._checkpoint_ended(pending, error)
             if self.failure is not None or self._closed:
@@ -324,9 +324,10 @@ class CheckpointCoordinator:
         self._record(pending.failed(result, self._now()))
         if failures > self._settings.tolerable_failures:
             error = CheckpointError(
-                f"job {self._job!r}: {failures} checkpoint(s) failed in a row, "
+                f"job {self._job!r}: {failures} checkpoint(s) failed in a row, but only "
                 f"{self._settings.tolerable_failures} are tolerated "
-                f"(execution.checkpointing.tolerable-failed-checkpoints). The last one: {result}"
+                "(execution.checkpointing.tolerable-failed-checkpoints). The last failure: "
+                f"{result}"
             )
             error.__cause__ = result
             self._set_failure(error)

@@ -96,11 +96,11 @@ class CheckpointLog:
         try:
             data = self.storage.get(path)
         except NotFoundError:
-            raise CheckpointNotFoundError(f"there is no {path} in {self.uri}") from None
+            raise CheckpointNotFoundError(f"{path} does not exist in {self.uri}") from None
         slot = decode(data, f"{self.uri}/{path}")
         if slot.number != number:
             raise CorruptFileError(
-                f"{self.uri}/{path} holds checkpoint {slot.number}: it was copied or renamed"
+                f"{self.uri}/{path} contains checkpoint {slot.number}: it was copied or renamed"
             )
         return slot
 
@@ -272,7 +272,9 @@ class CheckpointLog:
         except CheckpointNotFoundError:
             return
         if isinstance(slot, Fence):
-            raise CheckpointError(f"{slot_path(number)} in {self.uri} is a fence: it has to stay")
+            raise CheckpointError(
+                f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
+            )
         self.storage.delete(slot_path(number))
 
     # -- which sink work is done
@@ -366,7 +368,7 @@ class CheckpointLog:
         """Refuse to restart a failed attempt whose driver was replaced without knowing it."""
         if not isinstance(top, Fence) or top.nonce != nonce:
             raise FencedError(
-                f"job {top.job!r}: attempt {after} may not be restarted by this driver, attempt "
+                f"job {top.job!r}: this driver cannot restart attempt {after}, because attempt "
                 f"{top.attempt} has taken over at chk-{top.number}. Stop this driver"
             )
 
@@ -378,7 +380,8 @@ class CheckpointLog:
         if top is not None and top.attempt >= fence.attempt:
             raise FencedError(
                 f"job {fence.job!r}: another driver started at the same moment and won attempt "
-                f"{top.attempt} at chk-{top.number}. This one has written nothing; leave it stopped"
+                f"{top.attempt} at chk-{top.number}. This driver has written nothing; leave it "
+                "stopped"
             )
         return False
 
@@ -390,8 +393,8 @@ class CheckpointLog:
         if isinstance(taken, Fence) and self._is_rival(taken, mine):
             raise FencedError(
                 f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "
-                f"the same moment and won attempt {taken.attempt}. This one has written nothing; "
-                "leave it stopped"
+                f"the same moment and won attempt {taken.attempt}. This driver has written "
+                "nothing; leave it stopped"
             )
 
     @staticmethod
@@ -408,7 +411,7 @@ class CheckpointLog:
         if isinstance(taken, Manifest) and taken.attempt == own.attempt:
             return taken
         raise FencedError(
-            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) may commit "
-            f"nothing any more, attempt {taken.attempt} has taken over at chk-{taken.number}. "
-            "Stop this driver"
+            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) can no longer "
+            f"commit, because attempt {taken.attempt} has taken over at chk-{taken.number}. Stop "
+            "this driver"
         )

@@ -252,7 +252,7 @@ def decode(data: bytes, name: str) -> Slot:
     try:
         return _DECODER.decode(body)
     except UNDECODABLE as error:
-        raise CorruptFileError(f"{name} is intact but is no valid checkpoint: {error}") from error
+        raise CorruptFileError(f"{name} is intact but not a valid checkpoint: {error}") from error
 
 
 Unreadable = CorruptFileError | FormatVersionError

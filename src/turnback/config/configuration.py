@@ -85,7 +85,7 @@ def read_layer(
             both = f"{raw.key} and {names[option.key]}"
             if raw.key == names[option.key]:
                 both = f"two values of {raw.key}"
-            raise ConfigurationError(f"{where or raw.origin}: {both} disagree: keep one of them")
+            raise ConfigurationError(f"{where or raw.origin}: {both} differ: keep one of them")
         layer[option.key], names[option.key] = Setting(text, raw.origin, precedence), raw.key
     return layer
 
@@ -104,7 +104,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
         if not equals or not key:
             start = key if equals or len(key) < 80 else f"{key[:77]}..."
             raise ConfigurationError(
-                f"-D {start}: write key=value, for example -D parallelism.default=4"
+                f"-D {start}: expected key=value, for example -D parallelism.default=4"
             )
         if settings.get(key, value) != value:
             raise ConfigurationError(f"-D {key} is given twice with different values: keep one")
@@ -130,12 +130,12 @@ def variable_layer(environ: Mapping[str, str]) -> Layer:
     for name in names:
         if name.startswith(variable_of("spark.")):
             raise ConfigurationError(
-                f"{name}: Spark's settings cannot be given as variables, whose names have no small "
-                "letters; use the configuration file or -D"
+                f"{name}: Spark's settings cannot be set by environment variables, whose names "
+                "are upper case; use the configuration file or -D"
             )
         if name not in _KEYS:
             raise ConfigurationError(
-                f"{name} stands for no configuration key{suggestion(name, tuple(_KEYS))}"
+                f"{name} does not match any configuration key{suggestion(name, tuple(_KEYS))}"
             )
     given = (RawSetting(_KEYS[name], environ[name], name) for name in names)
     return read_layer(Precedence.ENVIRONMENT, given)
@@ -159,7 +159,7 @@ def file_layer(environ: Mapping[str, str], directory: Path) -> Layer:
     path = directory / Path(name).expanduser()
     if not path.is_file():
         if named:
-            raise ConfigurationError(f"{FILE_VARIABLE} names {named!r}, which is no file")
+            raise ConfigurationError(f"{FILE_VARIABLE} is {named!r}, which is not a file")
         return {}
     return read_layer(Precedence.FILE, _read(path, name))
 
@@ -174,17 +174,19 @@ def _read(path: Path, name: str) -> list[RawSetting]:
         mark = error.problem_mark
         line = f" in line {mark.line + 1}" if mark else ""
         raise ConfigurationError(
-            f"{name} cannot be read as YAML: {error.problem or 'it is malformed'}{line}"
+            f"{name} is not valid YAML: {error.problem or 'it is malformed'}{line}"
         ) from None
     except RecursionError:
-        raise ConfigurationError(f"{name} cannot be read as YAML: it is nested too deep") from None
+        raise ConfigurationError(
+            f"{name} cannot be read as YAML: it is nested too deeply"
+        ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{name} cannot be read as YAML: {error}") from error
     if document is None:
         return []
     if not isinstance(document, dict):
         raise ConfigurationError(
-            f"{name} must hold keys and values, such as 'state.backend.type: x'"
+            f"{name} must contain keys and values, such as 'state.backend.type: x'"
         )
     return [RawSetting(key, value, name) for key, value in _flat(document)]
 
@@ -212,7 +214,7 @@ def _loader() -> Any:
             for index, key in enumerate(keys):
                 if key.value in (earlier.value for earlier in keys[:index]):
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} is there twice", key.start_mark
+                        None, None, f"{key.value!r} appears twice", key.start_mark
                     )
             return super().construct_mapping(node, deep)
 

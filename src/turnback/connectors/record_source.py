@@ -67,17 +67,17 @@ class RecordSource(ABC):
         if not isinstance(self.schema, JsonRowDeserializationSchema):
             if policy is not ErrorPolicy.FAIL:
                 raise PlanError(
-                    f"from_source: values are given as they are, so none is malformed; "
-                    f"on_malformed={policy.value!r} is for a JsonRowDeserializationSchema. What "
-                    "your own functions parse is a matter of on_error"
+                    "from_source: values are not parsed, so none is malformed; "
+                    f"on_malformed={policy.value!r} requires a JsonRowDeserializationSchema. For "
+                    "what your own functions parse, use on_error"
                 )
             return None
         if not self.schema.ignore_parse_errors:
             return policy
         if given not in (None, ErrorPolicy.SKIP.value):
             raise PlanError(
-                f"from_source: on_malformed={policy.value!r}, but the schema leaves malformed "
-                "values out; build it without ignore_parse_errors()"
+                f"from_source: on_malformed={policy.value!r}, but the schema drops malformed "
+                "values; build it without ignore_parse_errors()"
             )
         return ErrorPolicy.SKIP
 
@@ -137,8 +137,8 @@ class RecordSourceBuilder(Generic[Initializer]):
         latest = self._initializers.latest
         if stop != latest():
             raise ConfigurationError(
-                f"{self._name}: set_bounded takes {latest.__qualname__}(): what is there when the "
-                "job starts. It cannot stop elsewhere"
+                f"{self._name}: set_bounded only takes {latest.__qualname__}(): the job reads "
+                "the records that exist when it starts"
             )
         self._bounded = True
         return self
@@ -166,12 +166,14 @@ class RecordSourceBuilder(Generic[Initializer]):
                 f"{self._other_formats()}"
             )
         if getattr(deserialization_schema, "charset", "utf-8") != "utf-8":
-            raise ConfigurationError(f"{self._name}: a SimpleStringSchema of a source reads UTF-8")
+            raise ConfigurationError(
+                f"{self._name}: in a source, SimpleStringSchema supports only UTF-8"
+            )
         self._schema = deserialization_schema
         return self
 
     def _other_formats(self) -> str:
-        return ". For another format read texts, and parse them in a map"
+        return ". For other formats, read strings and parse them in a map"
 
     def set_metadata_columns(self, *names: str, **renamed: str) -> Self:
         """Read more of records than their values, as further columns of rows.
@@ -185,7 +187,7 @@ class RecordSourceBuilder(Generic[Initializer]):
         for what, name in {**dict(zip(names, names, strict=True)), **renamed}.items():
             if what not in known:
                 raise ConfigurationError(
-                    f"{self._name}: records have no {what!r}; there are {', '.join(known)}"
+                    f"{self._name}: records have no {what!r}; available: {', '.join(known)}"
                 )
             self._metadata[what] = nonempty_text(f"{self._name}: the column of {what}", name)
         return self
@@ -201,8 +203,8 @@ class RecordSourceBuilder(Generic[Initializer]):
         for what, name in self._metadata.items():
             if name in names:
                 raise ConfigurationError(
-                    f"{self._name}: there are two columns {name!r}; give another name to what "
-                    f"{self._system} has: "
+                    f"{self._name}: there are two columns {name!r}; rename the one from "
+                    f"{self._system}: "
                     f'set_metadata_columns({what}="{self._system.lower()}_{what}")'
                 )
             names.add(name)
@@ -248,13 +250,13 @@ def check_source(
     if not isinstance(watermark_strategy, WatermarkStrategy):
         raise PlanError(
             f"from_source takes a WatermarkStrategy, got {type(watermark_strategy).__name__}; "
-            "WatermarkStrategy.no_watermarks() if there is no event time"
+            "use WatermarkStrategy.no_watermarks() if there is no event time"
         )
     if not isinstance(source_name, str) or not source_name:
-        raise PlanError(f"from_source: the source's name is a text, not {source_name!r:.80}")
+        raise PlanError(f"from_source: the source's name must be a string, not {source_name!r:.80}")
     found = source.type_info
     if type_info is not None and as_type(type_info) != found:
-        raise PlanError(f"from_source: elements are {found}, and not {as_type(type_info)}")
+        raise PlanError(f"from_source: elements are {found}, not {as_type(type_info)}")
     return found
 
 

@@ -81,9 +81,9 @@ def python_source(module: str, name: str, version: str) -> type[DataSource]:
     """
     if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
         raise ConfigurationError(
-            f"RabbitMQSource and KinesisSource need Spark 4.2 or newer, and this is {version}: "
-            "older ones do not tell a source where an epoch begins before it has to say where that "
-            "ends. Install another one: pip install 'pyspark>=4.2'"
+            f"RabbitMQSource and KinesisSource need Spark 4.2 or newer, but this is {version}: "
+            "older versions do not give a source the start of an epoch before asking for its "
+            "end. Install a newer one: pip install 'pyspark>=4.2'"
         )
     source: type[DataSource] = getattr(importlib.import_module(module), name)
     return source

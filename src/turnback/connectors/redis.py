@@ -170,18 +170,20 @@ class RedisSink(IdempotentSink):
         self.key = _names("key", key)
         self.values = _names("values", values) if values is not None else ()
         if layout not in ("hash", "string"):
-            raise ConfigurationError(f"RedisSink: layout is 'hash' or 'string', not {layout!r}")
+            raise ConfigurationError(
+                f"RedisSink: layout must be 'hash' or 'string', not {layout!r}"
+            )
         if not isinstance(prefix, str):
-            raise ConfigurationError(f"RedisSink: prefix is a string, not {prefix!r}")
+            raise ConfigurationError(f"RedisSink: prefix must be a string, not {prefix!r}")
         if prefix.startswith((_OWNER_KEYS, _VERSION_KEYS)):
             raise ConfigurationError(
-                f"RedisSink: keys that begin with {prefix!r} are Turnback's own; choose another "
-                "prefix"
+                f"RedisSink: keys that begin with {prefix!r} are reserved for Turnback; choose "
+                "another prefix"
             )
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float)):
-            raise ConfigurationError(f"RedisSink: ttl is a number of seconds, not {ttl!r}")
+            raise ConfigurationError(f"RedisSink: ttl must be a number of seconds, not {ttl!r}")
         if ttl is not None and not ttl >= 0.001:
-            raise ConfigurationError(f"RedisSink: ttl is at least a millisecond, not {ttl!r}")
+            raise ConfigurationError(f"RedisSink: ttl must be at least a millisecond, not {ttl!r}")
         self.layout = layout
         self.prefix = prefix
         self.ttl = ttl
@@ -255,8 +257,8 @@ class RedisSink(IdempotentSink):
             raise ConfigurationError(
                 f"{sink_label(ctx.job, ctx.uid)}: {self._keys} belong to job {owner.job!r} in "
                 f"{owner.directory}, and two jobs must not write the same keys. Give this sink "
-                f"another prefix; or stop job {owner.job!r} and hand the keys over for good, with "
-                "take_over_sinks=True (turnback run --take-over-sinks)"
+                f"another prefix; or stop job {owner.job!r} and take the keys over permanently "
+                "with take_over_sinks=True (turnback run --take-over-sinks)"
             )
         require_newest_attempt(ctx, owner.job_id, owner.attempt, owner.nonce, self._keys)
         return owner
@@ -301,8 +303,8 @@ class RedisSink(IdempotentSink):
         is_same_driver = ctx.nonce == owner.nonce or "" in (ctx.nonce, owner.nonce)
         if ctx.directory_id and not (ctx.attempt == owner.attempt and is_same_driver):
             raise SinkError(
-                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more: "
-                f"{self._keys} have been claimed by attempt {owner.attempt} or another start"
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} can no longer write: "
+                f"attempt {owner.attempt} or another start has claimed {self._keys}"
             )
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
@@ -318,7 +320,7 @@ class RedisSink(IdempotentSink):
         Not before the end of the epoch: a copy of the task that is killed in the middle would leave
         a value that its winner has long replaced.
         """
-        assert self._ctx is not None, "open comes first"
+        assert self._ctx is not None, "call open first"
         of_batch: list[list[tuple[str, int]]] = [[] for _ in self._batches]
         for key, (number, row) in self._last.items():
             of_batch[number].append((key, row))
@@ -357,15 +359,16 @@ class RedisSink(IdempotentSink):
         self.close()
         self._connect_as_owner(ctx)
         raise SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
-            f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
+            f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed again while attempt "
+            f"{ctx.attempt} was writing epoch {ctx.epoch}; it has written nothing since"
         )
 
     def _lost_note(self, ctx: WriterContext) -> SinkError:
         return SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which "
-            "says whose the keys are. It is written again when the job starts; keep Redis from "
-            "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
+            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url}, which records "
+            "the owner of the keys, is missing. It is written again when the job starts; make "
+            "sure that Redis does not evict keys that do not expire (maxmemory-policy "
+            "noeviction, or volatile-*)"
         )
 
     def close(self) -> None:
@@ -381,19 +384,19 @@ class RedisSink(IdempotentSink):
         unknown = [name for name in (*self.key, *self.values) if name not in names]
         if unknown:
             raise ConfigurationError(
-                f"{self!r}: key and values name {', '.join(map(repr, unknown))}, but the stream "
-                f"has {', '.join(map(repr, names))}"
+                f"{self!r}: key and values contain {', '.join(map(repr, unknown))}, but the "
+                f"stream has {', '.join(map(repr, names))}"
             )
         values = list(self.values) or [name for name in names if name not in self.key]
         if not values:
             raise ConfigurationError(
-                f"{self!r}: the stream has no column beside the key {', '.join(self.key)}; name "
-                "what to store with values"
+                f"{self!r}: the stream has no column besides the key {', '.join(self.key)}; "
+                "specify the columns to store with values"
             )
         if self.layout == "hash" and _VERSION_FIELD in values:
             raise ConfigurationError(
-                f"{self!r}: the field {_VERSION_FIELD!r} of each hash is Turnback's own; give the "
-                "column another name, or leave it out of values"
+                f"{self!r}: the field {_VERSION_FIELD!r} of each hash is reserved for Turnback; "
+                "rename the column, or omit it from values"
             )
         return values
 
@@ -414,9 +417,10 @@ class RedisSink(IdempotentSink):
         for key in keys:
             if key.startswith((_OWNER_KEYS, _VERSION_KEYS)):
                 raise SinkError(
-                    f"{sink_label(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the key "
-                    f"{key!r:.80}, and keys that begin with {_OWNER_KEYS!r} or {_VERSION_KEYS!r} "
-                    "are Turnback's own. Give the sink a prefix, or filter such elements out before"
+                    f"{sink_label(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the "
+                    f"key {key!r:.80}, but keys that begin with {_OWNER_KEYS!r} or "
+                    f"{_VERSION_KEYS!r} are reserved for Turnback. Give the sink a prefix, or "
+                    "filter such elements out before"
                 )
         return keys
 
@@ -457,11 +461,11 @@ class RedisSink(IdempotentSink):
             told = f"{sink}: Redis at {self.url}: {reason}"
             if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
                 raise ConfigurationError(
-                    f"{told}. The password is taken from the url, or from the variable that "
-                    "password_from names"
+                    f"{told}. The password comes from the url, or from the environment variable "
+                    "in password_from"
                 ) from None
             if isinstance(error, errors.ReadOnlyError):
-                raise ConfigurationError(f"{told}. It is a replica: give its primary") from None
+                raise ConfigurationError(f"{told}. It is a replica: use its primary") from None
             raise SinkError(told) from None
 
     def __repr__(self) -> str:
@@ -499,14 +503,17 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
         or len(set(given)) < len(given)
     ):
         raise ConfigurationError(
-            f"RedisSink: {what} is the name of a column, or a list of different ones, not {names!r}"
+            f"RedisSink: {what} must be the name of a column, or a list of distinct names, "
+            f"not {names!r}"
         )
     return given
 
 
 def _without_secrets(url: str) -> tuple[str, str | None, dict[str, str]]:
     """A URL without its secrets, the password, and what else is secret, as the client takes it."""
-    problem = "RedisSink: url is 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
+    problem = (
+        "RedisSink: url must be 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
+    )
     if not isinstance(url, str):
         raise ConfigurationError(problem)
     try:

@@ -71,7 +71,7 @@ def explain_handle(
     kind = handle_kind(transaction)
     sink = sink_label(ctx.job, ctx.uid)
     if kind is None:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read")
+        raise SinkError(f"{sink}: cannot read a prepared transaction")
     if kind in _INLINE:
         return explain_inline(kind, transaction, ctx)
     if kind == FILE:

@@ -204,7 +204,7 @@ class Attempt:
                     if self._failure is e:
                         raise
                     # Stopped; an exception now makes Spark print a page.
-                    _LOG.debug("an epoch was ended by stopping the job: %s", e)
+                    _LOG.debug("stopping the job interrupted an epoch: %s", e)
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:

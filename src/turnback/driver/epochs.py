@@ -207,7 +207,7 @@ class Merger:
         error = future.exception()
         if error is not None:
             # Nothing refers to a half-done merge; the files it was to replace are all there.
-            _LOG.warning("merging state files failed and is tried again: %s", error)
+            _LOG.warning("merging state files failed, retrying: %s", error)
             return []
         gone: list[str] = []
         for task, file in zip(tasks, future.result(), strict=True):
@@ -298,8 +298,8 @@ def check_barriers(
     for level in reversed(levels):
         if len(names) != _tasks(level, source_tasks):
             raise EpochConflictError(
-                f"level {level.index}: output of {len(names)} tasks was read, of "
-                f"{_tasks(level, source_tasks)}"
+                f"level {level.index}: the output of only {len(names)} of "
+                f"{_tasks(level, source_tasks)} tasks was read"
             )
         mine = sorted((a for a in acks if a.level == level.index), key=lambda a: a.name.partition)
         if tuple(a.name for a in mine) != names:
@@ -310,7 +310,7 @@ def check_barriers(
         seen = {a.upstream for a in mine}
         if len(seen) > 1:
             raise EpochConflictError(
-                f"level {level.index}: tasks have read different attempts of the level before: "
+                f"level {level.index}: tasks have read different attempts of the previous level: "
                 f"{sorted(str([*map(str, names)]) for names in seen)}"
             )
         if level.index > 0:
@@ -477,7 +477,7 @@ class Epochs:
                 tries += 1
                 if tries == _TRIES:
                     raise
-                _LOG.warning("epoch %d is replayed: %s", epoch, e)
+                _LOG.warning("replaying epoch %d: %s", epoch, e)
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.abort_orphans()

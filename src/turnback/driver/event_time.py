@@ -264,7 +264,7 @@ class EventTime:
             if long and 0 < len(silent) < len(known) and uid not in self._has_warned:
                 self._has_warned.add(uid)
                 _LOG.warning(
-                    "time stands still in %r: nothing has come yet from %s. Use "
-                    "WatermarkStrategy.with_idleness not to wait for partitions without data",
+                    "event time does not advance in %r: no data yet from %s. To stop waiting for "
+                    "partitions without data, use WatermarkStrategy.with_idleness",
                     uid, ", ".join(silent),
                 )  # fmt: skip

@@ -137,10 +137,10 @@ def require_files(directory: JobDirectory, manifest: Manifest) -> None:
     missing = sorted(wanted.difference(*(storage.list(folder) for folder in folders)))
     if missing:
         raise CorruptFileError(
-            f"{manifest.name} of job {directory.name!r} cannot be started from: "
-            f"{storage.uri}/{missing[0]} is missing"
-            f"{f', with {len(missing) - 1} others' if len(missing) > 1 else ''}. Start from "
-            "another checkpoint or a savepoint"
+            f"cannot start from {manifest.name} of job {directory.name!r}: "
+            f"{storage.uri}/{missing[0]} is "
+            f"missing{f', with {len(missing) - 1} others' if len(missing) > 1 else ''}. Start "
+            "from another checkpoint or a savepoint"
         )
 
 
@@ -164,9 +164,9 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
             return
         if manifest.number in info.abandoned:
             raise ConfigurationError(
-                f"{snapshot.name} of job {directory.name!r} cannot be started from: the output "
-                f"that it promised was rolled back in attempt {attempt}, which was started from "
-                "something else or aborted it by hand, so its records would be lost. Start from an "
+                f"cannot start from {snapshot.name} of job {directory.name!r}: its in-doubt "
+                f"output was rolled back in attempt {attempt}, which started from another "
+                "snapshot or aborted it by hand, so its records would be lost. Start from an "
                 "older checkpoint or a savepoint, which writes them again"
             )
 
@@ -240,7 +240,7 @@ class RestorePlanner:
             if info is None and isinstance(e, SinkError | SourceError):
                 raise  # nothing has run yet: more likely a wrong address than an outage
             # The restart strategy decides, once there is a job.
-            _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
+            _LOG.warning("job %r: cannot check its start: %s", self._spec.name, e)
 
     def _refuse_ended(self, found: RestorePlan) -> None:
         """Refuse to go on with a job that is complete, unless that is what the user says."""
@@ -249,11 +249,11 @@ class RestorePlanner:
             return  # it has yet to be ended
         name = found.snapshot.name
         raise ConfigurationError(
-            f"job {self._spec.name!r}: event time has come to its end in {name}, so windows that "
-            "more input belongs to are out already, and would come out again in parts. Where a "
-            "bounded run is to go on later, run it with end_event_time=False. To go on from here "
-            f"all the same, pass start_from={name!r} (turnback run -s {self._spec.name}@{name}); "
-            "to start anew, fresh=True (--fresh)"
+            f"job {self._spec.name!r}: event time has reached its end in {name}, so windows that "
+            "further input belongs to have already been emitted, and would be emitted again in "
+            "part. To continue a bounded run later, run it with end_event_time=False. To "
+            f"continue from here anyway, pass start_from={name!r} (turnback run -s "
+            f"{self._spec.name}@{name}); to start over, pass fresh=True (--fresh)"
         )
 
     def find(
@@ -348,14 +348,13 @@ class RestorePlanner:
         chosen = self._spec.start.start_from is not None  # else an earlier start was allowed to
         if chosen and snapshot.job != self._spec.name and not self._spec.start.fork:
             raise ConfigurationError(
-                f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, pass fork=True "
-                "(turnback run --fork)"
+                f"{snapshot.name} was taken by job {snapshot.job!r}, not by {self._spec.name!r}: "
+                "to start another job from it, pass fork=True (turnback run --fork)"
             )
         if self._spec.start.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
             raise ConfigurationError(
-                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
-                "belong to the job that took them"
+                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, because "
+                "checkpoints belong to the job that took them"
             )
 
     def _check_groups(self, snapshot: Snapshot) -> None:
@@ -363,8 +362,9 @@ class RestorePlanner:
         now = self._plan.max_parallelism
         if was != now:
             raise IncompatibleStateError(
-                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
-                f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
+                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, but the program "
+                f"has {now}; call set_max_parallelism({was}), or rewrite it offline for {now} "
+                "key groups"
             )
 
     def _check_pickles(self, snapshot: Snapshot, claims: Match) -> None:
@@ -376,8 +376,8 @@ class RestorePlanner:
         )
         if names and not self._spec.start.allow_pickled_state:
             raise ConfigurationError(
-                f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
-                "code that is in the savepoint. If you trust where it comes from, pass "
+                f"{snapshot.name} contains pickled objects in {', '.join(names)}: reading them "
+                "can run code from the savepoint. If you trust its origin, pass "
                 "allow_pickled_state=True (turnback run --allow-pickled-state)"
             )
 
@@ -424,7 +424,7 @@ class RestorePlanner:
                     for op in program.level.stateful
                     for descriptor in known_states(op).values()
                 ]
-        description = f"{self._spec.name}: ask operators for their state"
+        description = f"{self._spec.name}: query operators for their state"
         return [*requested, *chain.from_iterable(self._engine.run_tasks(description, tasks))]
 
     def _redistribute(self, own: Manifest, snapshot: Snapshot, fence: Fence) -> Manifest:
@@ -493,8 +493,8 @@ class RestorePlanner:
             for partition in range(program.level.parallelism or 0)
         }
         weights = {name: task.entries for name, task in tasks.items()}
-        self._restoring.begin(f"taking in {snapshot.name}", fence.attempt, weights)
-        description = f"{self._spec.name}: take in {snapshot.name}"
+        self._restoring.begin(f"importing {snapshot.name}", fence.attempt, weights)
+        description = f"{self._spec.name}: import {snapshot.name}"
         results = self._engine.run_tasks(description, list(tasks.values()))
         self._restoring.end()
         schemas = {schema.id: schema for _, some in results for schema in some}
@@ -597,15 +597,17 @@ def _log_changes(
     """Log what of a snapshot does not simply go on."""
     name = snapshot.name
     if snapshot.drained:
-        _LOG.warning("%s was drained: event time has come to its end in it", name)
+        _LOG.warning("%s was drained: its event time is at its end", name)
     for uid in claims.lost_sources:
-        _LOG.warning("%s has the position of source %r, which is gone", name, uid)
+        _LOG.warning("%s has the position of source %r, which no longer exists", name, uid)
     for uid, state in sorted(claims.anew):
         _LOG.warning("state %r of operator %r starts empty, as allowed", state, uid)
     for uid in claims.rewound_sources:
-        _LOG.warning("source %r reads other streams than in %s; it starts anew", uid, name)
+        _LOG.warning(
+            "source %r reads different streams than in %s; it starts from the beginning", uid, name
+        )
     for uid in claims.dropped_sinks:
-        _LOG.warning("output of sink %r that %s has promised is left out, as allowed", uid, name)
+        _LOG.warning("in-doubt output of sink %r in %s is dropped, as allowed", uid, name)
     for (uid, state), why in migrations.items():
         _LOG.info("state %r of operator %r is migrated: %s", state, uid, why)
 

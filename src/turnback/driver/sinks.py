@@ -186,9 +186,9 @@ class JobSinks:
                 self._recover_dropped(uid, sink)
             except TurnbackError as e:
                 _LOG.warning(
-                    "job %r: what sink %r has prepared, which the program has no more, may still "
-                    "hold locks, and could not be rolled back: %s. Run `turnback transactions "
-                    "abort %s` where it can",
+                    "job %r: transactions prepared by sink %r, which is no longer in the "
+                    "program, may still hold locks and cannot be rolled back: %s. Run `turnback "
+                    "transactions abort %s` where that is possible",
                     *(self._directory.name, uid, e, self._directory.name),
                 )
             else:
@@ -213,7 +213,7 @@ class JobSinks:
             try:
                 self.committers[uid].abort(transactions)
             except TurnbackError as e:
-                _LOG.warning("sink %r could not roll back: %s", uid, e)
+                _LOG.warning("sink %r cannot roll back: %s", uid, e)
 
     def close(self) -> None:
         """Let go of all targets, at the end of the attempt."""
@@ -222,7 +222,7 @@ class JobSinks:
                 try:
                     committer.close()
                 except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                    _LOG.warning("sink %r could not be closed: %s", uid, error)
+                    _LOG.warning("cannot close sink %r: %s", uid, error)
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +267,9 @@ def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
         data = directory.storage.get(path)
         record = decode_document(_KIND, FORMAT, data, name, SinkRecord)
         if path != _path(directory, record.uid):
-            raise CorruptFileError(f"{name} is of sink {record.uid!r}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} belongs to sink {record.uid!r}: it was copied or renamed"
+            )
         records[record.uid] = record
     return records
 

@@ -279,8 +279,8 @@ class _Sum(_OfColumn):
             if total is not None and not -most - (not decimal) <= total <= most:
                 kind = f"decimal(38,{scale})" if decimal else "bigint"
                 raise GroupError(
-                    f"the sum of column {self.columns[0]!r} does not fit {kind}; map the column "
-                    "to double first",
+                    f"the sum of column {self.columns[0]!r} does not fit in {kind}; map the "
+                    "column to double first",
                     group,
                 )
         if not decimal:
@@ -506,7 +506,7 @@ def _numeric(aggregate: Aggregate, type_: TypeInfo) -> TypeInfo:
         return type_
     if isinstance(type_, BasicTypeInfo) and type_.name in numbers:
         return type_
-    raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} holds no numbers")
+    raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} does not contain numbers")
 
 
 def _is_floating(type_: TypeInfo) -> bool:
@@ -548,7 +548,7 @@ class _Distinct(Aggregate):
         kind = columns[0]
         basic = isinstance(kind, BasicTypeInfo) and kind.name not in ("pickled", "big_int")
         if not basic and not isinstance(kind, DecimalTypeInfo):
-            raise PlanError(f"distinct values of type {kind} cannot be counted")
+            raise PlanError(f"cannot count distinct values of type {kind}")
         return Types.BYTES(), Types.LONG()
 
     def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
@@ -748,7 +748,7 @@ def plan_aggregation(
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise PlanError(
-                f"aggregate: {name}={aggregate!r:.80} is no aggregate; write for example "
+                f"aggregate: {name}={aggregate!r:.80} is not an aggregate; use for example "
                 f"{name}=count() or {name}=sum_of('amount')"
             )
         if name in keys:
@@ -756,7 +756,8 @@ def plan_aggregation(
         missing = [column for column in aggregate.columns if column not in columns]
         if missing:
             raise PlanError(
-                f"aggregate: {name}: there is no column {missing[0]!r}; there are {list(columns)}"
+                f"aggregate: {name}: there is no column {missing[0]!r}; the columns are "
+                f"{list(columns)}"
             )
         try:
             state, result = aggregate.types(*(columns[column] for column in aggregate.columns))
@@ -871,8 +872,8 @@ def _field(method: str, position: int | str, type_: TypeInfo) -> int:
     if isinstance(position, int) and 0 <= position < max(len(names), 1):
         return position
     if not names:
-        raise PlanError(f"{method}: elements of {type_} have no fields; leave {position!r} out")
-    raise PlanError(f"{method}: there is no field {position!r}; there are {list(names)}")
+        raise PlanError(f"{method}: elements of {type_} have no fields; omit {position!r}")
+    raise PlanError(f"{method}: there is no field {position!r}; the fields are {list(names)}")
 
 
 def _fits(method: str, type_: TypeInfo) -> bool:

@@ -58,7 +58,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         """Refused: subtasks would come to hold different entries."""
         raise StateError(
             f"{self._where}: broadcast state can only be changed in process_broadcast_element, "
-            f"where every subtask does the same; the other stream's elements are spread over them"
+            "which runs identically in every subtask; the elements of the other stream are "
+            "distributed over the subtasks"
         )
 
     put_all = remove = clear = __setitem__ = __delitem__ = put

@@ -77,7 +77,9 @@ class SavepointCatalog:
         data = self._storage.get(path)
         entry = decode_document(_KIND, FORMAT, data, name, SavepointEntry)
         if entry.id != id_:
-            raise CorruptFileError(f"{name} records savepoint {entry.id}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} contains the record of savepoint {entry.id}: it was copied or renamed"
+            )
         return entry
 
     def list(self) -> builtins.list[SavepointEntry]:
@@ -87,7 +89,7 @@ class SavepointCatalog:
         """
         entries, unreadable = self._scan()
         for error in unreadable:
-            _LOG.warning("a record of a savepoint is left out: %s", error)
+            _LOG.warning("skipping a savepoint record: %s", error)
         return entries
 
     def count(self) -> int:
@@ -104,8 +106,8 @@ class SavepointCatalog:
         entries, unreadable = self._scan()
         for error in unreadable:
             raise type(error)(
-                f"{error}. Which savepoint is the newest is not known: name one by its directory, "
-                "or delete this record"
+                f"{error}. The newest savepoint is therefore unknown: specify one by its "
+                "directory, or delete this record"
             ) from error
         known = (e for e in reversed(entries) if before_ms is None or e.created_ms <= before_ms)
         return next(known, None)

@@ -202,7 +202,7 @@ class History:
             try:
                 self._write_files()
             except StorageError as error:
-                _LOG.warning("history could not be written, trying again later: %s", error)
+                _LOG.warning("cannot write the history, retrying later: %s", error)
 
     def _write_files(self) -> None:
         while True:
@@ -276,7 +276,7 @@ def _load(storage: Storage, name: str, kind: type[T]) -> tuple[list[T], dict[int
     except NotFoundError:
         return [], {}
     except UNDECODABLE as error:
-        _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
+        _LOG.warning("skipping %s/%s, which cannot be read: %s", storage.uri, name, error)
         return [], {}
 
 

@@ -71,7 +71,7 @@ class RedriveInbox:
         path = self._path(number)
         found = read_document(self._storage, _BATCH, FORMAT, path, RedriveBatch)
         if found is None:
-            raise CorruptFileError(f"{self._storage.uri}/{path} is gone; put it back")
+            raise CorruptFileError(f"{self._storage.uri}/{path} is missing; restore it")
         return found
 
     def outcome(self, number: int) -> RedriveOutcome | None:

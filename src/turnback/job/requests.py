@@ -112,7 +112,7 @@ class Requests:
         try:
             return self._read(_PROGRESS, id_, RequestProgress)
         except (CorruptFileError, FormatVersionError) as error:
-            self._warn_once(f"progress cannot be read: {error}")
+            self._warn_once(f"cannot read the progress: {error}")
             return None
 
     def wait(
@@ -169,7 +169,7 @@ class Requests:
             except (CorruptFileError, FormatVersionError) as error:
                 self._refuse(id_, error)
             except StorageError as error:
-                self._warn_once(f"request {id_} cannot be read, trying again later: {error}")
+                self._warn_once(f"cannot read request {id_}, retrying later: {error}")
             else:
                 if request is not None:
                     requests.append(request)
@@ -180,7 +180,7 @@ class Requests:
         try:
             self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
         except StorageError as error:
-            _LOG.warning("progress of request %s could not be written: %s", id_, error)
+            _LOG.warning("cannot write the progress of request %s: %s", id_, error)
 
     def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
         """End a request, unless it has ended already.
@@ -206,7 +206,7 @@ class Requests:
             there = self.result(id_)
             if there is None:  # forgotten meanwhile, so it had ended
                 return mine
-            _LOG.info("request %s had ended already as %s", id_, there.state)
+            _LOG.info("request %s has already ended as %s", id_, there.state)
             return there
         with self._lock:
             self._ended += 1
@@ -304,21 +304,23 @@ class Requests:
         request = self._read(_REQUEST, id_, Request)
         if request is not None and request.id != id_:
             name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
-            raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} contains request {request.id}: it was copied or renamed"
+            )
         return request
 
     def _refuse(self, id_: str, error: StorageError) -> None:
-        _LOG.error("request %s cannot be served: %s", id_, error)
+        _LOG.error("cannot serve request %s: %s", id_, error)
         try:
             self.finish(id_, RequestOutcome.failed(f"{error}. Submit the request again"))
         except StorageError as again:
-            self._warn_once(f"request {id_} could not be refused, trying again later: {again}")
+            self._warn_once(f"cannot refuse request {id_}, retrying later: {again}")
 
     def _require(self, id_: str) -> None:
         if not self._exists(_REQUEST, id_) and not self._exists(_RESULT, id_):
             raise NotFoundError(
-                f"there is no request {id_} in {self._storage.uri}: it was never submitted to this "
-                "job, or it ended long ago and is forgotten"
+                f"there is no request {id_} in {self._storage.uri}: it was never submitted to "
+                "this job, or it ended long ago and has been deleted"
             )
 
     def _age(self, id_: str) -> tuple[int, int, str]:
@@ -341,7 +343,7 @@ class Requests:
                 kind = _KIND_OF_SUFFIX.get(match[2] or "", _STOP_POINT)
                 files[kind].setdefault(match[1], []).append(path)
             else:
-                self._warn_once(f"{self._storage.uri}/{path} is no request and is ignored")
+                self._warn_once(f"{self._storage.uri}/{path} is not a request and is ignored")
         return files
 
     def _exists(self, kind: str, id_: str) -> bool:

@@ -253,7 +253,7 @@ class RunDirectory:
             raise ConfigurationError(f"{path} is damaged: {error}") from error
         if launch is None:
             raise ConfigurationError(
-                f"{path} is not there: start the program with `turnback run`, or without "
+                f"{path} does not exist: start the program with `turnback run`, or unset "
                 f"{LAUNCH_VARIABLE}"
             )
         return launch
@@ -287,7 +287,7 @@ class RunDirectory:
         """
         command = self.launch().supervisor
         if not command:
-            raise ConfigurationError(f"{self.path / LAUNCH} names no supervisor")
+            raise ConfigurationError(f"{self.path / LAUNCH} does not contain a supervisor")
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [*command, str(self.path)],

@@ -87,14 +87,14 @@ def main(*words: str) -> int:
         del os.environ[name]  # this is no driver, and has no configuration
     archive = ClassArchive.locate()
     if archive is None:
-        print("no archive of classes can be used here: see docs/operations.md")
+        print("class archives cannot be used here: see docs/operations.md")
         return 1
     if "--background" in words:
         os.nice(19)
     try:
         done = write(archive)
     except OSError as error:
-        print(f"{archive.path.parent} cannot be written to: {error}")
+        print(f"cannot write to {archive.path.parent}: {error}")
         return 1
     if done:
         print(archive.path)

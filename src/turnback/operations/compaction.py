@@ -92,7 +92,7 @@ def _tables(job: Job, uid: str | None, given: dict[str, Sink]) -> dict[str, Tabl
     known = {*records, *given}
     if uid is not None and uid not in known:
         raise ConfigurationError(
-            f"job {job.name!r} has no sink {uid!r}; it has "
+            f"job {job.name!r} has no sink {uid!r}; available: "
             f"{', '.join(map(repr, sorted(known))) or 'none yet'}"
         )
     if uid is not None:
@@ -112,8 +112,8 @@ def _table(job: Job, uid: str, record: SinkRecord | None, given: Sink | None) ->
         given = sink_from_description(record.description)
         if given is None:
             raise ConfigurationError(
-                f"only the program knows the catalog of sink {uid!r} of job {job.name!r}: give it "
-                "with --script"
+                f"only the program defines the catalog of sink {uid!r} of job {job.name!r}: "
+                "specify the program with --script"
             )
     if not isinstance(given, TableSink):
         raise ConfigurationError(

@@ -37,7 +37,7 @@ def read_letters(places: Iterable[str], stdin: TextIO) -> list[bytes]:
     """
     found: dict[bytes, None] = {}
     for place in places:
-        where = "what was piped in" if place == STDIN else place
+        where = "standard input" if place == STDIN else place
         for row, value in enumerate(_json(stdin) if place == STDIN else _values(Path(place)), 1):
             found[_letter(value, f"{where}, row {row}")] = None
     return list(found)
@@ -46,7 +46,7 @@ def read_letters(places: Iterable[str], stdin: TextIO) -> list[bytes]:
 def _values(path: Path) -> Iterator[Any]:
     """The column `data` of what is at a path."""
     if not path.exists():
-        raise NotFoundError(f"there is nothing at {path}: give what the dead letters' sink wrote")
+        raise NotFoundError(f"{path} does not exist: use the output of the dead letters' sink")
     if (path / "_delta_log").is_dir():
         yield from _delta(path)
     elif path.is_dir():
@@ -65,7 +65,7 @@ def _values(path: Path) -> Iterator[Any]:
     else:
         raise ConfigurationError(
             f"{path}: files with dead letters end in {', '.join(_JSON)}, .parquet or .csv; or "
-            f"give them as lines of JSON: ... | turnback redrive JOB {STDIN}"
+            f"pipe them in as JSON lines: ... | turnback redrive JOB {STDIN}"
         )
 
 
@@ -123,8 +123,8 @@ def _letter(value: Any, where: str) -> bytes:
         decode_letter(data)
     except (ConfigurationError, binascii.Error) as error:
         raise ConfigurationError(
-            f"{where} is no dead letter: {error}. Give rows as dead_letters() gives them; of "
-            f"their columns {_COLUMN!r} is needed"
+            f"{where} is not a dead letter: {error}. Use rows from dead_letters(); of their "
+            f"columns, {_COLUMN!r} is required"
         ) from None
     return data
 
@@ -170,15 +170,15 @@ class Redrive:
         uids = sorted({letter.operator for _, letter in decoded})
         if operator is not None and operator not in uids:
             raise ConfigurationError(
-                f"there are no dead letters of operator {operator!r}; there are some of "
-                f"{', '.join(map(repr, uids)) or 'none'}"
+                f"there are no dead letters of operator {operator!r}; operators with dead "
+                f"letters: {', '.join(map(repr, uids)) or 'none'}"
             )
         others = sum(letter.job_id != job_id for _, letter in decoded)
         if others:
             raise ConfigurationError(
-                f"{others} of {len(decoded)} dead letters are not of job {job.name!r} as it is "
-                "now: of another job, or of one that was started afresh since. Give back to each "
-                "job its own"
+                f"{others} of {len(decoded)} dead letters do not belong to the current job "
+                f"{job.name!r}: they are from another job, or from before it was started fresh. "
+                "Redrive the dead letters of each job separately"
             )
         self._letters = [
             data for data, letter in decoded if operator is None or letter.operator == operator

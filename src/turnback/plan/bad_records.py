@@ -60,7 +60,7 @@ def malformed_policy(what: str, given: Any) -> ErrorPolicy:
 
 def with_malformed(type: TypeInfo) -> RowTypeInfo:
     """The type of rows, with the column that tells which of them are malformed."""
-    assert isinstance(type, RowTypeInfo), "what is parsed are rows"
+    assert isinstance(type, RowTypeInfo), "parsed elements are rows"
     return RowTypeInfo((*type.names, MALFORMED_COLUMN), (*type.types, PLACED_TEXT))
 
 
@@ -87,8 +87,8 @@ def files_policy(
     own += [name for name in columns if name == _OWN_COLUMN]
     if own and given is not None:
         raise PlanError(
-            f"from_files: {own[0]} says as well what becomes of malformed records; leave it out, "
-            "or leave out on_malformed"
+            f"from_files: {own[0]} also defines what happens to malformed records; use either it "
+            "or on_malformed"
         )
     return None if own else policy
 
@@ -99,9 +99,9 @@ def malformed_error(uid: str, place: str | None, text: str | None) -> MalformedR
     text = text or ""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return MalformedRecordError(
-        f"source {uid!r}: a record does not fit its schema: {place}: {shown!r}. Mend what is "
-        'there, correct the schema, or go on without such records: on_malformed="skip" counts '
-        'them, on_malformed="dead_letter" gives them to dead_letters()'
+        f"source {uid!r}: a record does not match its schema: {place}: {shown!r}. Fix the "
+        'record, correct the schema, or continue without such records: on_malformed="skip" '
+        'counts them, on_malformed="dead_letter" sends them to dead_letters()'
     )
 
 
@@ -191,4 +191,6 @@ def decode_letter(data: bytes) -> Letter:
             return _decode(memoryview(data)[len(_MARK) :])
         except msgspec.MsgspecError:
             pass
-    raise ConfigurationError(f"{data[:40]!r} is no dead letter: it is no `data` of one")
+    raise ConfigurationError(
+        f"{data[:40]!r} is not a dead letter: expected the column `data` of one"
+    )

@@ -174,8 +174,8 @@ def watched_files(path: str, given: Any) -> WatchedFiles | None:
     if _is_remote(path):
         if policy is ChangedFilesPolicy.FAIL:
             raise PlanError(
-                f"from_files: nobody looks whether files in {path} are changed, only local ones "
-                "are looked at; leave out on_changed_files='fail'"
+                f"from_files: changes are only detected in local files, not in {path}; omit "
+                "on_changed_files='fail'"
             )
         return None
     local = plain_path(path) if path.startswith(_LOCAL) else path
@@ -194,10 +194,10 @@ def unwatched_files(path: str, given: Any) -> str:
 def unwatched_files_text(uid: str, path: str) -> str:
     """What is to be said of them at the start of a job."""
     return (
-        f"source {uid!r}: nobody looks whether files in {path} are changed after they were read, "
-        "only local ones are looked at; what is new in a file that was read before is never read. "
-        "Give every file a name of its own, and never append to one or replace it; "
-        'on_changed_files="ignore" says that it is so, and nothing is told any more'
+        f"source {uid!r}: if files in {path} change after they were read, the new data is never "
+        "read, and no warning follows, because changes are only detected in local files. Give "
+        "every file a unique name, and never append to or replace one; "
+        'on_changed_files="ignore" turns this warning off'
     )
 
 
@@ -211,6 +211,5 @@ def changed_files_text(uid: str, changed: Sequence[str], count: int | None = Non
     shown = ", ".join(changed[:3]) + (f" and {total - 3:,} more" if total > 3 else "")
     what = "1 file was" if total == 1 else f"{total:,} files were"
     return (
-        f"source {uid!r}: {what} changed after being read, and what is new in there is never read: "
-        f"{shown}"
+        f"source {uid!r}: {what} changed after being read, and the new data is never read: {shown}"
     )

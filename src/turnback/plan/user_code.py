@@ -39,7 +39,7 @@ def yield_hint(operator: Operator) -> str:
     code, name = _code(operator.function, _GIVING_MANY)
     if code is None or operator.kind in _GIVING_ONE or code.co_flags & inspect.CO_GENERATOR:
         return ""
-    return f". What {name} returns is taken for several elements: to give one, `yield` it"
+    return f". {name} must return an iterable of elements: to emit one element, `yield` it"
 
 
 def return_advice(error: BaseException, operator: Operator) -> str:

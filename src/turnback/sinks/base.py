@@ -181,8 +181,8 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if known is not None and nonce in ("", known):
         if ctx.attempt and attempt > ctx.attempt:
             raise FencedError(
-                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more, "
-                f"attempt {attempt} has written to {target}. Stop this driver"
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} can no longer write, "
+                f"because attempt {attempt} has written to {target}. Stop this driver"
             )
         return
     if ctx.take_over:
@@ -224,23 +224,23 @@ def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> Configur
     if ctx.staged_in:
         return _unclear_output(ctx, attempt, target)
     return ConfigurationError(
-        f"{sink_label(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
-        "which the job directory knows nothing: it was restored from a backup, or replaced by a "
-        "copy. Restore the target from the same time as well, or give this sink another target; "
-        "or go on with what is there, which doubles the output since then, with "
-        "take_over_sinks=True (turnback run --take-over-sinks)"
+        f"{sink_label(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, "
+        "which is unknown to the job directory: the directory was restored from a backup, or "
+        "replaced by a copy. Restore the target from the same time too, or give this sink "
+        "another target; or continue with the existing output, which duplicates the output "
+        "since then, with take_over_sinks=True (turnback run --take-over-sinks)"
     )
 
 
 def _unclear_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
     """Why it cannot be told whether output was published that was staged in another place."""
     return ConfigurationError(
-        f"{sink_label(ctx.job, ctx.uid)}: this job directory was copied while output was not "
-        "published yet, and whether the original has published that cannot be told: after that "
-        f"attempt {attempt} of the original has written to {target}. It has published what was "
-        "promised before, unless it was turned back to an earlier checkpoint. If it has, drop the "
-        f"output here with `turnback transactions abort {ctx.job}` and start again. If not, start "
-        "from an earlier checkpoint, which writes all output since then again"
+        f"{sink_label(ctx.job, ctx.uid)}: this job directory was copied while it had unpublished "
+        "output, and it is unknown whether the original has published that output: since then, "
+        f"attempt {attempt} of the original has written to {target}. The original has published "
+        "the output unless it was reset to an earlier checkpoint. If it has, drop the output "
+        f"here with `turnback transactions abort {ctx.job}` and start again. If not, start from "
+        "an earlier checkpoint, which writes all output since then again"
     )
 
 
@@ -381,7 +381,7 @@ class SinkWriter(ABC):
 def require_open(closed: bool, sink: str) -> None:
     """Refuse to use a writer again; `sink` is what error messages call its sink."""
     if closed:
-        raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
+        raise SinkError(f"{sink}: this writer has failed, or has already been prepared or aborted")
 
 
 @contextmanager
@@ -534,16 +534,16 @@ def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
     try:
         handle = _decode(data)
     except (msgspec.MsgspecError, TypeError) as error:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
     if handle.kind != kind:
         raise SinkError(
             f"{sink}: a prepared transaction belongs to a {handle.kind!r} sink, but this uid now "
-            f"has a {kind!r} sink; restore the old sink once to settle it, or use another uid"
+            f"has a {kind!r} sink; restore the old sink once to resolve it, or use another uid"
         )
     if not 1 <= handle.version <= supported:
         raise SinkError(
-            f"{sink}: a prepared transaction has format version {handle.version}, this version of "
-            f"Turnback reads up to {supported}; upgrade Turnback to settle it"
+            f"{sink}: a prepared transaction has format version {handle.version}, but this "
+            f"version of Turnback reads up to {supported}; upgrade Turnback to resolve it"
         )
     return handle.body
 

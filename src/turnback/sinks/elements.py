@@ -70,8 +70,8 @@ def stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     # A checkpoint may come from an untrusted source: only the program may enable pickle.
     if _holds_pickle(kind):
         raise SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but "
-            "the type of the stream does not; nothing of it was read"
+            f"{sink_label(ctx.job, ctx.uid)}: a prepared transaction contains pickled objects, "
+            "but the type of the stream does not; nothing of it was read"
         )
     return kind
 

@@ -148,9 +148,9 @@ class _NothingToCommit:
     def commit(self, transactions: Sequence[bytes]) -> None:
         if transactions:
             raise SinkError(
-                f"{self._name}: a checkpoint holds {len(transactions)} transactions of another "
-                "kind of sink, but an idempotent sink has none; restore the old sink once to "
-                "settle them, or use another uid"
+                f"{self._name}: a checkpoint contains {len(transactions)} transactions of "
+                "another kind of sink, but an idempotent sink has none; restore the old sink "
+                "once to resolve them, or use another uid"
             )
 
     def abort(self, transactions: Sequence[bytes]) -> None:

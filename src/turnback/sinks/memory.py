@@ -191,7 +191,7 @@ def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
     try:
         return msgspec.msgpack.decode(body, type=InlineOutput)
     except msgspec.MsgspecError as error:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
 
 
 def explain_inline(kind: str, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
@@ -285,7 +285,7 @@ class PrintSink(InlineSink):
 
     def __init__(self, prefix: str = "") -> None:
         if not isinstance(prefix, str):
-            raise ConfigurationError(f"PrintSink: prefix is a string, not {prefix!r}")
+            raise ConfigurationError(f"PrintSink: prefix must be a string, not {prefix!r}")
         super().__init__()
         self.prefix = prefix
 

@@ -176,8 +176,8 @@ def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
         return msgspec.json.decode(body, type=Owner)
     except (StorageError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
-            f"{sink}: which job {place} belongs to cannot be read: {error}. Remove {path} if you "
-            "know that no other job writes there"
+            f"{sink}: cannot read which job owns {place}: {error}. Remove {path} if you are sure "
+            "that no other job writes there"
         ) from error
 
 
@@ -278,9 +278,9 @@ class Ownership:
     def _refused(self, owner: Owner) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name}: {self._place} belongs to job {owner.job!r} in {owner.directory}, and "
-            "two jobs must not write to one directory: readers would see the output of both. Give "
-            f"this sink another path; or stop job {owner.job!r} and hand the directory over for "
-            "good, with take_over_sinks=True (turnback run --take-over-sinks)"
+            "two jobs must not write to one directory: readers would see the output of both. "
+            f"Give this sink another path; or stop job {owner.job!r} and take the directory over "
+            "permanently with take_over_sinks=True (turnback run --take-over-sinks)"
         )
 
     def _refuse_unsettled(self, owner: Owner) -> None:
@@ -289,17 +289,17 @@ class Ownership:
         if promised:
             raise self._not_yet(
                 owner,
-                f"a checkpoint of that job has promised {promised} transactions that it has not "
-                "committed, which would be lost",
-                f"if that job is gone for good, drop them with `turnback transactions abort "
+                f"a checkpoint of that job has {promised} in-doubt transactions that are not "
+                "committed and would be lost",
+                "if that job no longer exists, drop them with `turnback transactions abort "
                 f"{owner.job}`",
             )
         staged = self._staged_by(owner, nothing_promised=promised is not None)
         if staged:
             raise self._not_yet(
                 owner,
-                f"it has {len(staged)} files there that are not published, which would be lost",
-                f"if that job is gone for good, remove {self._place}/{job_home(owner.job)}",
+                f"it has {len(staged)} unpublished files there, which would be lost",
+                f"if that job no longer exists, remove {self._place}/{job_home(owner.job)}",
             )
 
     def _promised_by(self, owner: Owner) -> int | None:
@@ -310,9 +310,10 @@ class Ownership:
             return self._ctx.other_jobs.promised_by(owner.directory)
         except StorageError as error:
             raise ConfigurationError(
-                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r}: whether "
-                f"it has promised output for it cannot be read from {owner.directory}: {error}. "
-                f"Make it readable; if that job is gone for good, remove {self._owner_path}"
+                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r}, "
+                "because it is unknown whether that job has in-doubt output for it: cannot read "
+                f"{owner.directory}: {error}. Make it readable; if that job no longer exists, "
+                f"remove {self._owner_path}"
             ) from error
 
     def _staged_by(self, owner: Owner, *, nothing_promised: bool) -> list[str]:
@@ -335,6 +336,6 @@ class Ownership:
     def _not_yet(self, owner: Owner, why: str, otherwise: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name}: {self._place} cannot be taken over from job {owner.job!r} in "
-            f"{owner.directory} yet: {why}. Stop it, and if they are still there run `turnback "
+            f"{owner.directory} yet: {why}. Stop that job, and if they remain, run `turnback "
             f"transactions commit {owner.job}`; {otherwise}"
         )

@@ -108,7 +108,7 @@ class StagedTask(msgspec.Struct, frozen=True, array_like=True):
         try:
             task = msgspec.msgpack.decode(body, type=cls)
         except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+            raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
         for part in task.parts:
             if part.inline is None and not _STAGED.fullmatch(part.path):
                 raise SinkError(
@@ -174,7 +174,7 @@ class StagingWriter(SinkWriter):
             try:
                 self._storage.delete(path)
             except StorageError as error:
-                _LOG.warning("%s: %s stays until the next start: %s", self._name, path, error)
+                _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
 
     def _finish_part(self) -> None:
         if self._encoder is None:
@@ -298,7 +298,7 @@ class StagedFiles:
             try:
                 self._staging().delete(path)
             except StorageError as error:
-                _LOG.warning("%s: %s stays until the next start: %s", self._name, path, error)
+                _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
 
     def _get(self, path: str) -> bytes:
         try:
@@ -308,16 +308,17 @@ class StagedFiles:
 
     def _lost(self, path: str, what: str) -> SinkError:
         return SinkError(
-            f"{self._name}: {what} lost: {path} is not in {self._staging().uri} any more, and the "
-            "target does not have them. Was it removed by hand? Put it back, or start from an "
-            "earlier checkpoint; nothing of the epoch was published"
+            f"{self._name}: {what} lost: {path} is no longer in {self._staging().uri}, and the "
+            "target does not have them. It may have been removed by hand. Restore it, or start "
+            "from an earlier checkpoint; nothing of the epoch was published"
         )
 
     def _staging(self) -> Storage:
         if self._storage is None:
             raise SinkError(
                 f"{self._name}: a prepared transaction has staged files, but this job now stages "
-                "in the driver's memory; start it once with the checkpoint directory it had"
+                "in the driver's memory; start the job once with its previous checkpoint "
+                "directory"
             )
         return self._storage
 

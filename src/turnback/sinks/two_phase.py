@@ -274,8 +274,8 @@ class _TwoPhaseCommitter(_Caller[T]):
                 decoded.append(self._decoder.decode(body))
             except msgspec.MsgspecError as error:
                 raise SinkError(
-                    f"{self._name}: a prepared transaction does not fit "
-                    f"{type(self._sink).__name__}.transaction_type any more: {error}"
+                    f"{self._name}: a prepared transaction no longer matches "
+                    f"{type(self._sink).__name__}.transaction_type: {error}"
                 ) from error
         return decoded
 
@@ -285,13 +285,13 @@ def _decoder(sink: TwoPhaseCommitSink[T]) -> msgspec.msgpack.Decoder[T]:
     name = type(sink).__name__
     if kind is None:
         raise ConfigurationError(
-            f"{name}.transaction_type is not set; it has to be the type of what begin() returns"
+            f"{name}.transaction_type is not set; it must be the return type of begin()"
         )
     try:
         # msgspec takes any class for a custom type, and fails only at the first value.
         if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
             return msgspec.msgpack.Decoder(kind)
-        reason = f"msgspec does not know {kind!r}"
+        reason = f"msgspec does not support {kind!r}"
     except TypeError as error:
         reason = str(error)
     raise ConfigurationError(
@@ -307,6 +307,6 @@ def _encode(txn: T, decoder: msgspec.msgpack.Decoder[T], name: str) -> bytes:
         decoder.decode(body)
     except (msgspec.MsgspecError, TypeError) as error:
         raise SinkError(
-            f"{name}: the transaction {txn!r:.80} does not fit transaction_type: {error}"
+            f"{name}: the transaction {txn!r:.80} does not match transaction_type: {error}"
         ) from error
     return seal_handle(_KIND, _VERSION, body)

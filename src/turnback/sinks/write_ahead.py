@@ -319,7 +319,7 @@ class WriteAheadCommitter:
         if not isinstance(done, int):
             raise SinkError(
                 f"{self._name}: {type(self._sink).__name__}.published returned {done!r:.60}; it "
-                "has to return a version, or 0 if there is none"
+                "must return a version, or 0 if there is none"
             )
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
         self._require_known(ctx, done, ordered[-1].attempt)
@@ -378,7 +378,7 @@ class WriteAheadCommitter:
             yield
         except StorageError as error:
             raise SinkError(
-                f"{self._name}: what is published cannot be recorded in the job directory: {error}"
+                f"{self._name}: cannot record in the job directory what is published: {error}"
             ) from error
 
     def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:

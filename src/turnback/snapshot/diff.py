@@ -136,10 +136,10 @@ def incomparable(old: StateSchema, new: StateSchema) -> str | None:
         ("map key type", old.sub, new.sub),
     ):
         if was != now:
-            return f"its {what} was {_type_text(was)} and is {_type_text(now)}"
+            return f"its {what} was {_type_text(was)} and is now {_type_text(now)}"
     types = type_from_descriptor(old.value), type_from_descriptor(new.value)
     if isinstance(evolve(*types), Incompatible):
-        return f"its value type was {types[0]} and is {types[1]}"
+        return f"its value type was {types[0]} and is now {types[1]}"
     return None
 
 

@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
 _MIN_PREFIX = 4
 _FORMS = (
-    "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
+    "use the directory of a savepoint, the file of a checkpoint, or JOB@ followed by 'latest', "
     "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
 )
 
@@ -141,7 +141,7 @@ def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> 
         before_ms = _time_ms(text)
         if before_ms is None:
             raise CheckpointNotFoundError(
-                f"{text!r} names no snapshot of {log.uri}: write 'latest', a number, 'chk-7', the "
+                f"{text!r} is not a snapshot of {log.uri}: use 'latest', a number, 'chk-7', the "
                 "id or label of a savepoint, or a time such as 2026-01-31T12:00:00. "
                 f"{_what_there_is(log)}{_labels(text, entries)}"
             )
@@ -161,7 +161,7 @@ def _newest(
         return load_savepoint(saved.path, job.options)
     problem = "no checkpoint yet"
     if before_ms is not None:
-        problem = f"no checkpoint is from before {_iso(before_ms)}"
+        problem = f"there is no checkpoint from before {_iso(before_ms)}"
     raise CheckpointNotFoundError(f"{log.uri}: {problem}. {_what_there_is(log)}")
 
 
@@ -193,12 +193,12 @@ def _named_savepoint(
     matches = labelled or (begins if len(text) >= _MIN_PREFIX else [])
     if len(matches) > 1:
         raise ConfigurationError(
-            f"{text!r} fits {len(matches)} savepoints of {job}: "
-            f"{', '.join(entry.id for entry in matches)}. Name one by its whole id"
+            f"{text!r} matches {len(matches)} savepoints of {job}: "
+            f"{', '.join(entry.id for entry in matches)}. Use the full id of one"
         )
     if whole and matches and not labelled:
         raise CheckpointNotFoundError(
-            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, write its whole id"
+            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, use its full id"
         )
     return matches[0] if matches else None
 
@@ -218,7 +218,7 @@ def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bo
             else:
                 job = StorageRef(directory.storage.uri, options)
                 return find_snapshot(what, job, whole=whole)
-    raise failure or ConfigurationError(f"{given!r} names no snapshot: {_FORMS}")
+    raise failure or ConfigurationError(f"{given!r} is not a snapshot: {_FORMS}")
 
 
 def split_slot_path(path: str) -> tuple[str, int] | None:
@@ -317,7 +317,7 @@ def _is_path(text: str) -> bool:
 
 def _stripped(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{text!r} names no snapshot: {_FORMS}")
+        raise ConfigurationError(f"{text!r} is not a snapshot: {_FORMS}")
     return text.strip()
 
 
@@ -336,7 +336,7 @@ def _iso(ms: int) -> str:
 def _what_there_is(log: CheckpointLog) -> str:
     scan = log.scan()
     known = [f"{m.name} ({_iso(m.created_ms)}, epoch {m.epoch})" for m in scan.manifests]
-    text = f"There is {', '.join(known)}" if known else "There are no checkpoints"
+    text = f"Available checkpoints: {', '.join(known)}" if known else "There are no checkpoints"
     if scan.unreadable:
         text += f"; unreadable: {'; '.join(map(str, scan.unreadable.values()))}"
     return text
@@ -348,11 +348,11 @@ def _labels(given: str, entries: Sequence[SavepointEntry]) -> str:
     near = get_close_matches(given, labels, n=1)
     if near:
         return f". Did you mean the savepoint {near[0]!r}?"
-    return f". There are savepoints labelled {', '.join(map(repr, labels[-10:]))}" if labels else ""
+    return f". Available savepoint labels: {', '.join(map(repr, labels[-10:]))}" if labels else ""
 
 
 def _unknown(given: str, jobs: JobLookup) -> CheckpointNotFoundError:
-    hint = f"there is no directory of this name; {_FORMS}"
+    hint = f"there is no directory with this name; {_FORMS}"
     try:
         job = jobs.find_directory(given)
     except (JobNotFoundError, AmbiguousJobError):
@@ -360,5 +360,5 @@ def _unknown(given: str, jobs: JobLookup) -> CheckpointNotFoundError:
         if near:
             hint = f"did you mean the savepoint {near[0]!r}?"
     else:
-        hint = f"it is a job. Write '{job.name}@latest' for the newest snapshot of it"
-    return CheckpointNotFoundError(f"{given!r} is no snapshot: {hint}")
+        hint = f"it is a job. For its newest snapshot, use '{job.name}@latest'"
+    return CheckpointNotFoundError(f"{given!r} is not a snapshot: {hint}")

@@ -55,8 +55,8 @@ def confirmed_state(directory: JobDirectory, job: StorageRef) -> Snapshot:
         if isinstance(newest, Fence) and newest.ended and info and newest.job_id == info.job_id:
             return find_snapshot("latest", job)
         raise CheckpointNotFoundError(
-            f"job {directory.name!r} has taken no checkpoint since it started, so there is no "
-            "state to look at yet. Look again after its first checkpoint"
+            f"job {directory.name!r} has not completed a checkpoint since it started, so there "
+            "is no state to read yet. Try again after its first checkpoint"
         )
     if point.manifest is not None:
         return Snapshot(point.manifest, job)
@@ -94,8 +94,8 @@ def read_confirmed(
             if before is not None and before.origin == snapshot.origin:
                 raise CorruptFileError(
                     f"{snapshot.name} of job {directory.name!r} needs a file that is missing: "
-                    f"{error}. `turnback verify` tells what else is; start the job from an older "
-                    "checkpoint or a savepoint"
+                    f"{error}. To find other missing files, run `turnback verify`; start the job "
+                    "from an older checkpoint or a savepoint"
                 ) from error
             before = snapshot
 
@@ -118,9 +118,7 @@ class Cursor(NamedTuple):
             return None
         match = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ConfigurationError(
-                f"{text!r} is no cursor: pass what the page before gave as `next`"
-            )
+            raise ConfigurationError(f"invalid cursor {text!r}: pass `next` of the previous page")
         return cls(int(match[1]), bytes.fromhex(match[2]))
 
 
@@ -171,7 +169,7 @@ def look_up(
         CorruptFileError: A file is damaged or missing.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ConfigurationError(f"limit: at least 1 entry can be asked for, not {limit!r}")
+        raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
     cursor = Cursor.of(after)
 
     def read(snapshot: Snapshot) -> KeyRows:
@@ -227,7 +225,7 @@ def encode_key(schema: StateSchema, key: Any, groups: int) -> tuple[int, bytes]:
     except ElementTypeError as error:
         types = ", ".join(map(str, codec.types))
         raise ConfigurationError(
-            f"{schema.title}: {key!r} is no key of type {types}: {error}"
+            f"{schema.title}: {key!r} is not a key of type {types}: {error}"
         ) from error
 
 

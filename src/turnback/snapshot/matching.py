@@ -293,7 +293,7 @@ class _Renamed:
             old = before.read(given, "renames")
             new = now.read(target, f"renames[{given!r}]", type(old))
             if old in operators or old in states:
-                raise ConfigurationError(f"renames names {written_name(old)} twice; leave one out")
+                raise ConfigurationError(f"renames contains {written_name(old)} twice; remove one")
             if isinstance(old, str) and isinstance(new, str):
                 operators[old] = new
             elif isinstance(old, tuple) and isinstance(new, tuple):
@@ -361,8 +361,8 @@ class _Names:
         known += ["/".join(id) for id in self.ids] if sort is not str else []
         text = given if isinstance(given, str) else "/".join(map(str, given))
         near = get_close_matches(text, known, 1, 0.5)
-        has = ", ".join(map(repr, sorted(known))) or "nothing of that sort"
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
+        has = ", ".join(map(repr, sorted(known))) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"available: {has}"
         what = "operator" if sort is str else "state" if sort is tuple else "operator or state"
         raise ConfigurationError(f"{option}: {self.whose} has no {what} {given!r}; {hint}")
 
@@ -392,8 +392,8 @@ def _names_in(program: Program) -> _Names:
 def _check_one(what: str, names: Sequence[Name]) -> None:
     if len(names) > 1:
         raise ConfigurationError(
-            f"{what} would start from {' and '.join(map(written_name, names))}; it can take over "
-            f"one of them only: leave out a rename, or give the other one a state of its own"
+            f"{what} would start from {' and '.join(map(written_name, names))}, but it can only "
+            "take over one of them: remove a rename, or give the other one its own state"
         )
 
 

@@ -58,10 +58,10 @@ def _changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
     was = match.sources[uid]
     before, now = match.changed_sources[uid]
     return (
-        f"source {uid!r} reads {now} streams now, and {before} in {snapshot.name} of job "
-        f"{snapshot.job!r}: its position does not say where each of them goes on. Give streams "
-        f"that were added a source and a uid of their own, and let {uid!r} read what it read "
-        f"before; or start it from its beginning knowingly, with "
+        f"source {uid!r} reads {now} streams, but {before} in {snapshot.name} of job "
+        f"{snapshot.job!r}: its position does not apply to all of them. Read added streams with "
+        f"a new source that has its own uid, and let {uid!r} read the same streams as before; or "
+        "explicitly start it from its beginning with "
         f"allow_non_restored_state=[{written_name(was)}]"
     )
 
@@ -70,11 +70,11 @@ def _unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     """Why promised output of a sink that is gone cannot be committed, and what to do."""
     name = written_name(uid)
     return (
-        f"{snapshot.name} of job {snapshot.job!r} has promised output of {snapshot.describe(uid)}, "
-        f"which is not committed yet, and the program has no such sink. Give the sink this uid "
-        f"again; or say what it is called now with renames={{{name}: ...}}; or settle it first "
-        f"with `turnback transactions commit {snapshot.job}`; or leave the output out knowingly, "
-        f"with allow_non_restored_state=[{name}]"
+        f"{snapshot.name} of job {snapshot.job!r} has in-doubt output of "
+        f"{snapshot.describe(uid)}, which is not committed yet, and the program has no such "
+        f"sink. Give the sink this uid again; or map it to its new uid with renames={{{name}: "
+        f"...}}; or commit the output first with `turnback transactions commit {snapshot.job}`; "
+        f"or explicitly drop it with allow_non_restored_state=[{name}]"
     )
 
 
@@ -88,23 +88,25 @@ def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
     ]
     names = _drop_names(snapshot, match)
     yield (
-        f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
+        f"{snapshot.name} of job {snapshot.job!r} has state that no operator of the program "
+        "claims:\n"
         + "\n".join(lines)
-        + f"\nGive its operators these uids and states again; or say what they are called now with "
-        f"renames={{{names[0]}: ...}}; or drop it knowingly, with allow_non_restored_state=True "
-        f"whatever it is, or with allow_non_restored_state=[{', '.join(names)}] only this"
+        + "\nGive its operators these uids and states again; or map them to their new names with "
+        f"renames={{{names[0]}: ...}}; or explicitly drop all unclaimed state with "
+        "allow_non_restored_state=True, or only this state with "
+        f"allow_non_restored_state=[{', '.join(names)}]"
     )
 
 
 def _stranded_problem(snapshot: Snapshot, state: SavedState) -> str:
     """Why elements that wait cannot be processed, and what to do."""
     return (
-        f"{snapshot.name} of job {snapshot.job!r} has elements in the state {state.schema.name!r} "
-        f"of {snapshot.describe(state.schema.uid)} that wait for a slower stream, and the program "
-        f"cannot tell where they belong, or does not process them. They were read from their "
-        f"source already. Start the program with the streams that the operator had, let it take a "
-        f"checkpoint with this version of Turnback, and then change it; or end it with turnback "
-        f"stop --drain; or drop them knowingly, with "
+        f"{snapshot.name} of job {snapshot.job!r} has elements in the state "
+        f"{state.schema.name!r} of {snapshot.describe(state.schema.uid)} that wait for a slower "
+        "stream, but the program cannot assign them to a stream, or does not process them. They "
+        "have already been read from their source. Start the program with the streams that the "
+        "operator had, let it take a checkpoint with this version of Turnback, and then change "
+        "it; or end the job with turnback stop --drain; or explicitly drop the elements with "
         f"allow_non_restored_state=[{written_name(state.id)}]"
     )
 
@@ -297,11 +299,11 @@ def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
     for id in sorted(match.undecided):
         operator = operators[id[0]]
         if match.states[id].schema.kind in OPERATOR_KINDS:
-            advice = "may ask for it in initialize_state(), which is known only when it runs"
+            advice = "may request it in initialize_state(), which is known only at run time"
         else:
             advice = (
-                "may ask for it in open(), which is known only when it runs; declare it as a class "
-                "attribute to know before"
+                "may request it in open(), which is known only at run time; declare it as a "
+                "class attribute to know beforehand"
             )
         advice = f"{type(user_function(operator.function)).__name__} {advice}"
         reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
@@ -349,7 +351,7 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
         what = f"operator {now!r} has no such state"
         names = sorted(program.states[now])
     near = get_close_matches(uid if now is None else name, names, 1, 0.5)
-    return f"{what} (is it {near[0]!r} now?)" if near else what
+    return f"{what} (renamed to {near[0]!r}?)" if near else what
 
 
 def check_position(source: SourcePlan, name: str, position: SourcePosition | None) -> list[str]:
@@ -370,13 +372,15 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
         reason = "" if old == uid else f"from {old!r}"
         if old is None:
             verdict = Verdict.NEW
-            reason = "starts at its beginning"
+            reason = "starts from the beginning"
         elif uid in match.changed_sources:
             verdict = Verdict.INCOMPATIBLE
             reason = _changed_source_problem(snapshot, match, uid)
         elif uid in match.rewound_sources:
             verdict = Verdict.NEW
-            reason = "reads another number of streams, so starts at its beginning, as allowed"
+            reason = (
+                "reads a different number of streams, so it starts from the beginning, as allowed"
+            )
         if verdict is Verdict.RESTORED and source.check is not None and old is not None:
             try:
                 notes = check_position(source, f"source {uid!r}", snapshot.sources[old])
@@ -390,7 +394,10 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
         blocking = verdict is Verdict.INCOMPATIBLE
         yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
     for uid in match.lost_sources:
-        reason = "no source has this uid, so its position is dropped; rename it if it is still read"
+        reason = (
+            "no source has this uid, so its position is dropped; if it is still read under "
+            "another uid, rename it"
+        )
         yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
 
 
@@ -399,7 +406,7 @@ def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
         reason = _unclaimed_sink_problem(snapshot, uid)
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
     for uid in match.dropped_sinks:
-        reason = "promised output that is not committed yet is left out, as allowed"
+        reason = "in-doubt output is dropped, as allowed"
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
 
 
@@ -408,7 +415,7 @@ def _key_groups(plan: Plan, snapshot: Snapshot) -> Iterator[CheckRow]:
     now = plan.max_parallelism
     if was != now:
         reason = (
-            f"the snapshot has {was} key groups, the program {now}; call "
+            f"the snapshot has {was} key groups, but the program has {now}; call "
             f"set_max_parallelism({was}), or rewrite the savepoint offline for {now}"
         )
         yield CheckRow(Subject.KEY_GROUPS, "", "", Verdict.INCOMPATIBLE, reason, True)

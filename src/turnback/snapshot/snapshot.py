@@ -197,7 +197,7 @@ def _hint(given: str, names: Collection[str]) -> str:
     near = get_close_matches(str(given), names, 1, 0.5)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(map(repr, sorted(names))) or 'no state at all'}"
+    return f"available: {', '.join(map(repr, sorted(names))) or 'none'}"
 
 
 # -- for people

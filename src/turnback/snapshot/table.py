@@ -443,7 +443,7 @@ class ColumnCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         if self._required and _holds_null(column):
-            raise ElementTypeError("null cannot be a key, nor be part of one")
+            raise ElementTypeError("null cannot be a key or part of one")
         if self._packed is not None:
             try:
                 return self._packed.pack(column)
@@ -528,7 +528,7 @@ def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> Non
     extremes = pc.min_max(numbers)
     for value in (extremes["min"].as_py(), extremes["max"].as_py()):
         if value is not None and not low <= value <= high:
-            raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
+            raise type_mismatch(value, type_, f"it is not between {low} and {high}")
 
 
 def _time(type_: TypeInfo) -> StateColumn:
@@ -568,7 +568,7 @@ def _digits(stored: int | bytes) -> str:
 
 def _number(text: str, type_: TypeInfo) -> int | bytes:
     if not _INTEGER.fullmatch(text):
-        raise type_mismatch(text, type_, "expected the digits of an integer")
+        raise type_mismatch(text, type_, "expected an integer")
     number = int(text) if len(text) < _MAX_DIGITS else int(Decimal(text))
     return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
 
@@ -685,7 +685,7 @@ class StateTable:
     def __init__(self, schema: StateSchema) -> None:
         self.schema = schema
         if schema.kind not in KINDS:
-            raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
+            raise self._unusable(f"its kind {schema.kind!r} is not one of {', '.join(KINDS)}")
         try:
             types = schema.key.codec().types
             sub = type_from_descriptor(schema.sub) if schema.kind in MAP_KINDS else None
@@ -747,7 +747,7 @@ class StateTable:
     def _row_columns(self, typed: dict[str, pa.Array]) -> list[pa.Array]:
         groups = typed["key_group"]
         if groups.null_count or (len(groups) and pc.min(groups).as_py() < 0):
-            raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
+            raise self._wrong("key_group", "every row needs a key group, which must be 0 or more")
         subs = pa.nulls(len(groups), pa.binary())
         if self._sub is not None:
             columns = [typed[f.name] for f in self._sub.fields]
@@ -811,7 +811,7 @@ def _sub_columns(kind: str, type_: TypeInfo | None) -> _SubColumns | None:
 def _to_positions(subs: pa.Array) -> pa.Array:
     lengths = pc.min_max(pc.binary_length(subs))
     if subs.null_count or {lengths["min"].as_py(), lengths["max"].as_py()} - {12, None}:
-        raise ValueError("a list position has to have 12 bytes")
+        raise ValueError("a list position must have 12 bytes")
     fixed = subs.cast(pa.binary(12))
     stored = np.frombuffer(fixed.buffers()[1] or b"", _POSITION)
     stored = stored[fixed.offset : fixed.offset + len(fixed)]

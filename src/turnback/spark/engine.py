@@ -401,7 +401,7 @@ def _collect(
             controls = collect(frame)
     except Exception as e:
         if OUTPUT_LOST in str(e):
-            raise EpochConflictError("output of tasks that others had read was lost") from None
+            raise EpochConflictError("output of tasks that other tasks had read was lost") from None
         cause = decode_error(e)
         if isinstance(cause, EpochConflictError):
             raise cause from None
@@ -456,9 +456,9 @@ def unreadable_file(
     names = (name for name, entries in new_files().items() if path in map(_path, entries))
     uid = next(names, "?").partition("#")[0]
     causes = _CAUSE.findall(str(error))
-    why = causes[-1].strip() if causes else "Spark does not say why"
+    why = causes[-1].strip() if causes else "Spark does not report the reason"
     return SourceError(
-        f"source {uid!r}: its file {path} cannot be read: {why}. Mend or remove the file"
+        f"source {uid!r}: cannot read its file {path}: {why}. Repair or remove the file"
     )
 
 

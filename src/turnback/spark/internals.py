@@ -423,8 +423,8 @@ def start_jvm() -> None:
 
 _DYING_S = 5.0
 _LIKELY = (
-    "The usual reason is memory: the system ran short of it (dmesg shows what the kernel has "
-    "killed), or the JVM needs more than spark.driver.memory"
+    "The usual reason is memory: the system ran out of it (dmesg shows what the kernel killed), "
+    "or the JVM needs more than spark.driver.memory"
 )
 
 
@@ -440,7 +440,7 @@ def lost_jvm(spark: SparkSession) -> str | None:
         if java_context is not None and not java_context.sc().isStopped():
             return None
     except (Py4JNetworkError, OSError):
-        how = "does not answer any more"
+        how = "no longer responds"
         process = vars(context._gateway).get("proc")  # None if this process is the JVM's child
         if process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -455,4 +455,4 @@ def unless_jvm_lost(what: str) -> Iterator[None]:
     try:
         yield
     except (Py4JNetworkError, OSError) as error:
-        _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
+        _LOG.info("skipped, because Spark's JVM does not respond: %s: %s", what, error)

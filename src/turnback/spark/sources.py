@@ -91,18 +91,19 @@ _COLLECTION = "turnback-collection"
 def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
     """Refuse files that cannot be read; return the type of their records."""
     if format not in FORMATS:
-        raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
+        raise PlanError(f"from_files: unknown format {format!r}; available: {', '.join(FORMATS)}")
     if not isinstance(type, RowTypeInfo):
-        raise PlanError(f"from_files: the schema must name columns, got {type}")
+        raise PlanError(f"from_files: the schema must have named columns, got {type}")
     if single_file(path):
         if Path(path).name[0] in "._":
             raise PlanError(
-                f"from_files: {path} is hidden, and Spark reads no file whose name begins with "
+                f"from_files: {path} is hidden: Spark does not read files whose names begin with "
                 "'.' or '_'; rename it"
             )
     elif "://" not in path and not Path(path).is_dir():
         raise PlanError(
-            f"from_files: {path} does not exist; name a file, or the directory the files arrive in"
+            f"from_files: {path} does not exist; specify a file, or the directory in which "
+            "the files arrive"
         )
     return type
 
@@ -139,8 +140,8 @@ def check_streaming(frame: Any) -> None:
         raise PlanError(f"from_dataframe takes a DataFrame, got {type(frame).__name__}")
     if not frame.isStreaming:
         raise PlanError(
-            "from_dataframe takes a streaming DataFrame, and this one is static; "
-            "use spark.readStream instead of spark.read, or from_collection for small data"
+            "from_dataframe takes a streaming DataFrame, but this one is static; use "
+            "spark.readStream instead of spark.read, or from_collection for small data"
         )
 
 
@@ -331,9 +332,9 @@ def _streams(source: SourcePlan) -> list[Any]:
     streams, stateful = streaming_nodes(source.dataframe)
     if stateful:
         raise PlanError(
-            f"source {source.uid!r}: its DataFrame holds state of Spark's own "
-            f"({', '.join(stateful)}), which cannot be part of a checkpoint; do that step "
-            "with key_by and process"
+            f"source {source.uid!r}: its DataFrame has Spark's own state "
+            f"({', '.join(stateful)}), which cannot be part of a checkpoint; use key_by and "
+            "process for that step"
         )
     return streams
 

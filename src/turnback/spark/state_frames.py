@@ -74,7 +74,7 @@ def view_session(
 def check_only_reads(spark: SparkSession, sql: str) -> None:
     """Refuse SQL that would write, create or set something: `ConfigurationError`."""
     if not only_reads(spark, sql):
-        raise ConfigurationError("a snapshot is only read: write one SELECT")
+        raise ConfigurationError("snapshots are read-only: use a single SELECT")
 
 
 def check_columns(
@@ -98,7 +98,7 @@ def check_columns(
         if actual != type_:
             raise StateError(
                 f"{schema.title}: column {name!r} is {actual}, expected {type_}; cast it, or "
-                f"declare the state with the type it has"
+                "declare the state with that type"
             )
         selected.append(F.col(quote_name(name)))
     return frame.select(*selected)
@@ -112,7 +112,7 @@ def column_type(frame: DataFrame, name: str, state: str) -> TypeInfo:
     """
     if name not in frame.columns:
         raise StateError(
-            f"{state}: there is no column {name!r}, only "
+            f"{state}: there is no column {name!r}; the columns are "
             f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
         )
     try:
@@ -126,7 +126,7 @@ def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...])
     for name, type_ in zip(columns, types, strict=True):
         if column_type(frame, name, schema.title) != type_ or not _is_native(type_):
             raise StateError(
-                f"{schema.title}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{schema.title}: {name!r} cannot be a key column, because a savepoint stores "
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:

@@ -196,7 +196,7 @@ def start_workers(spark: SparkSession) -> None:
         try:
             run_tasks(spark, "start workers", [_Nothing()] * context.defaultParallelism)
         except Exception as e:  # noqa: BLE001 - what follows fails likewise, and says so
-            _LOG.debug("workers were not started ahead: %s", e)
+            _LOG.debug("cannot start workers in advance: %s", e)
 
     threading.Thread(target=run, name="turnback-workers", daemon=True).start()
 
@@ -359,7 +359,7 @@ def close_functions(spark: SparkSession, directory: str, attempt: int) -> None:
     try:
         failures = run_tasks(spark, "close functions", tasks)
     except Exception as e:  # noqa: BLE001 - Spark may be about to stop
-        _LOG.warning("functions could not be closed: %s", e)
+        _LOG.warning("cannot close functions: %s", e)
         return
     for failure in chain.from_iterable(failures):
         _LOG.warning("close() of a function failed: %s", failure)

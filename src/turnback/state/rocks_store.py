@@ -65,7 +65,7 @@ class RocksStore(LocalStore):
     """
 
     name = "RocksDB"
-    remedy = "it will be rebuilt from the state files when the task is tried again"
+    remedy = "it will be rebuilt from the state files when the task is retried"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

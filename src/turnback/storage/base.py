@@ -114,7 +114,7 @@ def split_path(path: str) -> builtins.list[str]:
     for segment in segments:
         if segment in ("", ".", "..") or "\0" in segment or segment.startswith(TEMPORARY):
             raise StorageError(
-                f"{path!r} is not a path inside the storage: give a relative path without empty, "
+                f"{path!r} is not a path inside the storage: use a relative path without empty, "
                 f"'.' or '..' segments, NUL, or names that start with {TEMPORARY!r}"
             )
     try:

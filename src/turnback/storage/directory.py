@@ -177,7 +177,7 @@ def _open_root(root: str, create: bool, access: Access) -> int:
             folder = os.open(root, _FLAGS)
         except FileNotFoundError:
             if Path(root).is_symlink():
-                raise StorageError(f"{root} is a link to a directory that is not there") from None
+                raise StorageError(f"{root} is a link to a directory that does not exist") from None
             if not create:
                 raise
             make_directories(Path(root), access)

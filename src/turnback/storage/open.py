@@ -38,11 +38,11 @@ class MemoryStorage:
         """
         root, _, path = name.rstrip("/").partition("/")
         if not root:
-            raise ConfigurationError("memory:// needs a name: write memory://NAME")
+            raise ConfigurationError("memory:// needs a name: use memory://NAME")
         try:
             self._prefix = _directory(path)
         except StorageError as error:
-            raise ConfigurationError(f"memory://{name} cannot be used: {error}") from None
+            raise ConfigurationError(f"cannot use memory://{name}: {error}") from None
         self.uri = f"memory://{root}/{self._prefix}".rstrip("/")
         with _LOCK:
             self._files = _ROOTS.setdefault(root, {})
@@ -124,7 +124,7 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     if not isinstance(uri, str):
         return LocalStorage(uri)
     if not uri:
-        raise ConfigurationError("the storage location is empty: give a directory or a URI")
+        raise ConfigurationError("the storage location is empty: specify a directory or a URI")
     # Hadoop prints file:/path, and people paste it.
     match = _SCHEME.fullmatch(re.sub(r"^file:/(?!/)", "file:///", uri))
     if match is None:
@@ -133,13 +133,12 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     rest = match[2]
     if scheme == "file":
         if not rest.startswith("/"):
-            raise ConfigurationError(f"{uri} names a host: write file:///path, with three slashes")
+            raise ConfigurationError(f"{uri} contains a host: use file:///path, with three slashes")
         return LocalStorage(unquote(rest))
     if scheme == "memory":
         return MemoryStorage(rest)
     if scheme in ("s3", "s3a"):
         return S3Storage(f"s3://{rest}", options)
     raise ConfigurationError(
-        f"{uri}: unknown storage scheme {scheme!r}; known are a plain path, file://, memory:// "
-        "and s3://"
+        f"{uri}: unknown storage scheme {scheme!r}; use a plain path, file://, memory:// or s3://"
     )

@@ -79,9 +79,7 @@ def _moved(trial: Trial) -> None:
     driver.commit(promised)
     _go_on_elsewhere(copied)
     driver = copied.started(2, promised)
-    trial.expect(
-        Promise.MOVED, [a], "a copy of the job went on that had the same output to publish"
-    )
+    trial.expect(Promise.MOVED, [a], "a copy of the job continued with the same output to publish")
     promised = copied.prepared(2, 2, b)
     driver.commit(promised)
     # Killed before that was recorded, so the next driver gets the same output.
@@ -89,7 +87,7 @@ def _moved(trial: Trial) -> None:
     _go_on_elsewhere(moved)
     driver = moved.started(3, promised)
     driver.commit(moved.prepared(3, 3, c))
-    trial.expect(Promise.MOVED, [a, b, c], "the job went on after its directory was moved")
+    trial.expect(Promise.MOVED, [a, b, c], "the job continued after its directory was moved")
 
 
 def _go_on_elsewhere(trial: Trial) -> None:
@@ -302,7 +300,7 @@ def check_sink(
     check_elements(elements)
     first = make_sink()
     if not isinstance(first, Sink):
-        raise ConfigurationError(f"make_sink has to return a sink, got {first!r:.80}")
+        raise ConfigurationError(f"make_sink must return a sink, got {first!r:.80}")
     if idempotent is None:
         idempotent = isinstance(first, IdempotentSink)
     stories, skipped = _stories(first, idempotent, update)
@@ -360,8 +358,8 @@ def _require_empty(trial: Trial) -> None:
     seen = list(trial.read(trial.sink))
     if seen:
         raise ConfigurationError(
-            "make_sink has to return a sink with an empty target of its own each time; this one "
-            f"shows {seen!r:.200}"
+            "make_sink must return a sink with its own empty target each time; this one shows "
+            f"{seen!r:.200}"
         )
 
 

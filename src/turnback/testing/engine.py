@@ -448,8 +448,8 @@ class LocalEpochInput:
 def _reader(uid: str, source: object) -> LocalSource:
     if not isinstance(source, LocalSource):
         raise PlanError(
-            f"source {uid!r} is a DataFrame of Spark, which cannot be read without Spark; give it "
-            "as from_files, from_collection or source(...)"
+            f"source {uid!r} is a Spark DataFrame, which cannot be read without Spark; use "
+            "from_files, from_collection or source(...)"
         )
     return copy(source)
 
@@ -500,7 +500,7 @@ class LocalDriver:
 
     def kill(self) -> None:
         """Kill it now, and wait until nothing of it is left."""
-        self.killed_at = "a moment of the test's choice"
+        self.killed_at = "a moment chosen by the test"
         self.engine.is_killed = True
         self.wait_for_threads()
 
@@ -512,7 +512,7 @@ class LocalDriver:
                 while (thread.ident is None or thread.is_alive()) and time.monotonic() < deadline:
                     time.sleep(0.005)
                 if thread.ident is None or thread.is_alive():
-                    raise TimeoutError(f"{thread.name} of a driver that was killed does not end")
+                    raise TimeoutError(f"{thread.name} of a killed driver does not end")
 
     def close(self) -> None:
         """End it, and leave the methods of Turnback as they were."""

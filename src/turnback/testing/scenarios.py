@@ -292,7 +292,7 @@ def _other_process(trial: Trial) -> None:
     trial.expect(Promise.INVISIBLE, [], "the kill of the task that had prepared")
     if transaction is None:
         raise PromiseBrokenError(
-            Promise.OTHER_PROCESS, "prepare() of a task that had written gave no transaction"
+            Promise.OTHER_PROCESS, "prepare() of a task that had written returned no transaction"
         )
     context = trial.committer_context(2)
     _elsewhere("commit", _recover, sink, context, [transaction])
@@ -636,7 +636,7 @@ def _promised(trial: Trial) -> None:
     trial.job.promised = 0
     other.take_over()
     other.started(1).commit(other.prepared(1, 1, b))
-    trial.expect(Promise.PROMISED, [a, b], "a take-over when nothing was promised any more")
+    trial.expect(Promise.PROMISED, [a, b], "a take-over without in-doubt output")
 
 
 FOR_ALL: dict[Promise, Story] = {

@@ -295,8 +295,8 @@ class PushedElements(LocalSource):
         self._next = json.loads(offset)["pushes"]
         if self._next > len(self.batches):
             raise StateError(
-                f"source {self.uid!r}: {self._next} pushes were read before, and this harness has "
-                f"had {len(self.batches)}. Push the same again, or start the job afresh"
+                f"source {self.uid!r}: {self._next} pushes were read before, but this harness "
+                f"has had {len(self.batches)}. Push the same again, or start the job fresh"
             )
 
     def end_here(self) -> None:
@@ -355,10 +355,13 @@ class FileSource(LocalSource):
         super().__init__(type)
         if format not in _READERS:
             raise PlanError(
-                f"from_files: without Spark there are {', '.join(_READERS)}, not {format!r}"
+                f"from_files: without Spark, only {', '.join(_READERS)} are supported, not "
+                f"{format!r}"
             )
         if options:
-            raise PlanError(f"from_files: without Spark there are no options, got {dict(options)}")
+            raise PlanError(
+                f"from_files: options are not supported without Spark, got {dict(options)}"
+            )
         self._path = path
         self._limit = limit
         self._parse = _READERS[format]
@@ -445,7 +448,7 @@ class Pushes:
         source = self.sources.setdefault(uid, PushedElements(uid, type))
         if source.schema != type and source.batches:
             raise PlanError(
-                f"source {uid!r} has had elements of {source.schema} and is declared as {type} now"
+                f"source {uid!r} had elements of {source.schema} but is now declared as {type}"
             )
         source.schema = type
         source.partitions = tuple(f"{uid}-{number}" for number in range(partitions))
@@ -538,5 +541,5 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
 def unknown(what: str, given: object, names: Collection[str]) -> ConfigurationError:
     """The error for an unknown name, with the nearest known one."""
     near = get_close_matches(str(given), names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(names))}"
     return ConfigurationError(f"there is no {what} {given!r}; {hint if names else 'there is none'}")

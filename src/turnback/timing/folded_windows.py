@@ -85,9 +85,9 @@ class PaneFunction(Function, ABC):
         if start != self.panes.start(pane):
             raise StateError(
                 f"operator {uid!r}: its state has a window, or a part of one, from {start} to "
-                f"{pane + 1}, where the windows of this program begin and end elsewhere. Size, "
-                f"slide and offset of windows cannot change as long as windows are open: give the "
-                f"operator another uid, or stop the job with --drain first"
+                f"{pane + 1}, which does not match the windows of this program. Size, slide and "
+                "offset of windows cannot change while windows are open: give the operator "
+                "another uid, or stop the job with --drain first"
             )
 
 
@@ -398,8 +398,8 @@ def plan_window_aggregation(
     for name in (WINDOW_START, WINDOW_END):
         if name in keys or name in aggregates:
             raise PlanError(
-                f"aggregate: {name!r} is what a bound of the window is called; choose another name "
-                f"for the {'column of the key' if name in keys else 'aggregate'}"
+                f"aggregate: {name!r} is the name of a window bound; choose another name for the "
+                f"{'column of the key' if name in keys else 'aggregate'}"
             )
     states = aggregation.accumulators
     results = aggregation.type.types[len(keys) :]

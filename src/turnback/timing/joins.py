@@ -127,8 +127,8 @@ class IntervalJoinPlan:
     def with_bounds(self, lower_ms: int, upper_ms: int) -> IntervalJoinPlan:
         if lower_ms > upper_ms:
             raise PlanError(
-                f"interval_join: the lower bound must not be above the upper one, and the interval "
-                f"is {lower_ms} ms to {upper_ms} ms, both included"
+                "interval_join: the lower bound must not be above the upper bound, but the "
+                f"interval is {lower_ms} ms to {upper_ms} ms, both inclusive"
             )
         return replace(self, interval=Interval(lower_ms, upper_ms))
 
@@ -213,7 +213,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         time: int | None = ctx.timestamp()
         if time is None:
             raise PlanError(
-                "interval_join needs timestamps, and the elements have none: put "
+                "interval_join needs timestamps, but the elements have none: call "
                 "assign_timestamps_and_watermarks(...) before key_by, on both streams"
             )
         return time

@@ -26,13 +26,13 @@ from turnback.values.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, Typ
 WINDOW_STATE = "window.state"
 GLOBAL_STATE = "window.global"
 MERGING = (
-    "windows that merge, such as sessions, cannot have state of their own; use global_state(), "
-    "which is that of the key"
+    "windows that merge, such as sessions, cannot have their own state; use global_state(), "
+    "which belongs to the key"
 )
 """Why windows have no state; or else"""
 UNFORESEEN = (
-    "state of windows is asked for in a way that cannot be foreseen; override clear(self, context) "
-    "in the ProcessWindowFunction, which says that it has some"
+    "the use of window state cannot be detected here; override clear(self, context) in the "
+    "ProcessWindowFunction to declare that it has window state"
 )
 NAMED_IN_WINDOW = RowTypeInfo(
     ("start", "end", "name"), (Types.LONG(), Types.LONG(), Types.STRING())
@@ -197,7 +197,7 @@ class _Aggregating(WindowState):
         if merged is None:
             raise StateError(
                 f"state {self._descriptor.name!r}: merge of its AggregateFunction returned None, "
-                f"so what windows have would be lost when they merge; return the merged accumulator"
+                "so the contents of merging windows would be lost; return the merged accumulator"
             )
         self._write(merged)
 
@@ -245,9 +245,9 @@ class WindowStateStore:
         descriptor.check()
         if descriptor.ttl is not None:
             raise StateError(
-                f"state {descriptor.name!r} has a time to live, which state of windows cannot "
-                f"have: it is deleted with its window. State of a key can: ask for it in open(), "
-                f"with runtime_context.get_state(...)"
+                f"state {descriptor.name!r} has a time to live, which window state does not "
+                "support: it is deleted with its window. For keyed state with a time to live, "
+                "use runtime_context.get_state(...) in open()"
             )
         entry = descriptor.name if self._window is None else (*self._window, descriptor.name)
         return _KINDS[descriptor.kind](self._states, entry, descriptor)

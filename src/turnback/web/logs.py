@@ -251,7 +251,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestError(404, f"the log {path} cannot be read: {error.strerror}") from error
+        raise RequestError(404, f"cannot read the log {path}: {error.strerror}") from error
 
 
 def _blocks(file: BinaryIO, left: int) -> Iterator[bytes]:
@@ -265,14 +265,12 @@ def _path(call: Call) -> Path:
     summary = call.job.summary()
     if summary.log is None:
         raise RequestError(
-            404, f"job {call.job.name!r} writes no log file: it was not started by `turnback run`"
+            404, f"job {call.job.name!r} has no log file: it was not started with `turnback run`"
         )
     path = _file_below(Path(summary.log), call.site.runs_dir)
     if path is None:
         host = summary.driver.host if summary.driver else "another machine"
-        raise RequestError(
-            404, f"the log {summary.log} is not among this machine's runs; see {host}"
-        )
+        raise RequestError(404, f"the log {summary.log} is not on this machine; see {host}")
     return path
 
 

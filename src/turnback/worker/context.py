@@ -75,12 +75,10 @@ class NoTimers:
     def register_event_time_timer(self, timestamp: int) -> None:
         op = self._operator
         if op.key is None:
-            missing = "its stream has no key; put key_by(...) before it"
+            missing = "its stream has no key; call key_by(...) before it"
         else:
             name = type(user_function(op.function)).__name__
-            missing = (
-                f"{name} has no on_timer(self, timestamp, ctx); write one, or take the timer out"
-            )
+            missing = f"{name} has no on_timer(self, timestamp, ctx); add one, or remove the timer"
         raise PlanError(f"operator {op.uid!r} ({op.name}) registers a timer, but {missing}")
 
     register_processing_time_timer = register_event_time_timer
@@ -151,13 +149,13 @@ class TaskContext:
             )
         if self._backend is None:
             raise StateError(
-                f"operator {uid!r} asks for the keyed state {descriptor.name!r}, but its stream "
-                f"has no key; put key_by(...) before it"
+                f"operator {uid!r} requests the keyed state {descriptor.name!r}, but its stream "
+                "has no key; call key_by(...) before it"
             )
         if not self.is_open:
             raise StateError(
-                f"operator {uid!r} asks for the state {descriptor.name!r} after open(); "
-                f"get every state in open()"
+                f"operator {uid!r} requests the state {descriptor.name!r} after open(); get "
+                "every state in open()"
             )
         return self.register(descriptor)
 
@@ -219,7 +217,7 @@ class SinkWriters:
             try:
                 writer.abort()
             except Exception as e:  # noqa: BLE001 - it must not hide why the epoch failed
-                _LOG.warning("sink %r could not roll back: %s", uid, e)
+                _LOG.warning("sink %r cannot roll back: %s", uid, e)
 
     def _context(self, operator: Operator) -> WriterContext:
         order = self._order

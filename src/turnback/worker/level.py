@@ -116,8 +116,8 @@ class Router:
         for row, target in zip(batch.rows, targets, strict=True):
             if type(target) is not int or not 0 <= target < count:
                 raise ElementTypeError(
-                    f"operator {self._reader!r}: the partitioner gave {target!r:.40} for "
-                    f"{row!r:.80}; it has to give a whole number from 0 to {count - 1}"
+                    f"operator {self._reader!r}: the partitioner returned {target!r:.40} for "
+                    f"{row!r:.80}; it must return a whole number from 0 to {count - 1}"
                 )
         return pa.array(targets, pa.int32())
 
@@ -214,7 +214,7 @@ def element_of(letter: Letter, wanted: TypeInfo) -> Any:
             values = dict(zip(was.names, row, strict=True))
             return tuple(values[name] for name in wanted.names)
     raise IncompatibleStateError(
-        f"operator {letter.operator!r} reads {wanted} now, and the dead letter has {was}"
+        f"operator {letter.operator!r} now reads {wanted}, but the dead letter has {was}"
     )
 
 
@@ -233,7 +233,7 @@ def check_letter(letter: Letter, operator: Operator | None) -> str | None:
     except (IncompatibleStateError, ElementTypeError) as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - of the user's key function, or damaged bytes
-        return f"operator {letter.operator!r} cannot take it: {type(error).__name__}: {error}"
+        return f"operator {letter.operator!r} cannot process it: {type(error).__name__}: {error}"
     return None
 
 

@@ -83,7 +83,7 @@ class RestoreReport:
             try:
                 storage_of(self._storage).put(self._path, b"." * percent)
             except StorageError as error:
-                _LOG.warning("how much is restored could not be told: %s", error)
+                _LOG.warning("cannot report the progress of the restore: %s", error)
 
 
 class IntakeReport(RestoreReport):
@@ -179,13 +179,13 @@ class OperatorStateContext:
             )
         if not self.is_open:
             raise StateError(
-                f"operator {uid!r} asks for the state {given.name!r} after initialize_state(); ask "
-                f"for all states there, and keep the handles"
+                f"operator {uid!r} requests the state {given.name!r} after initialize_state(); "
+                "request all states there, and keep the handles"
             )
         if given.ttl is not None:
             raise StateError(
                 f"operator {uid!r}: the state {given.name!r} has a time to live, which operator "
-                f"state cannot have; store times with its elements, or use keyed state"
+                "state does not support; store times with its elements, or use keyed state"
             )
 
     def _register(self, descriptor: StateDescriptor) -> Any:
@@ -234,7 +234,7 @@ def check_names(uid: str, keyed: Iterable[StateSchema], own: Iterable[StateSchem
     """Refuse a state per key and a state of the subtasks with one name."""
     for name in sorted({schema.name for schema in keyed} & {schema.name for schema in own}):
         raise StateError(
-            f"operator {uid!r} has a state per key and a state of its subtasks that are both named "
+            f"operator {uid!r} has a keyed state and an operator state that are both named "
             f"{name!r}; rename one of them"
         )
 
@@ -303,14 +303,13 @@ class LocalStores:
         except OSError as error:
             kind = LocalStoreError if error.errno == errno.ENOSPC else StateError
             raise kind(
-                f"local state cannot be kept in {own}: {error.strerror}. Set "
-                "state.backend.local-dir to a directory that workers may write to"
+                f"cannot keep local state in {own}: {error.strerror}. Set "
+                "state.backend.local-dir to a directory that workers can write to"
             ) from error
         if not mine:
             raise StateError(
-                f"{own} belongs to user {status.st_uid} or is a link, and local state is not put "
-                "into the hands of others. Remove it, or set state.backend.local-dir to another "
-                "directory"
+                f"{own} belongs to user {status.st_uid} or is a link, which is not allowed for "
+                "local state. Remove it, or set state.backend.local-dir to another directory"
             )
 
     def store(self, level: int, partition: int) -> Path:
@@ -388,7 +387,7 @@ class LocalStores:
             if self.path.is_dir() and self.remove():
                 _LOG.info("removed the local stores in %s: %s", self.path, why)
         except OSError as error:
-            _LOG.warning("the local stores in %s cannot be removed: %s", self.path, error)
+            _LOG.warning("cannot remove the local stores in %s: %s", self.path, error)
 
     def _stats(self) -> Iterator[os.stat_result]:
         for path in (self.path, *self.path.rglob("*")):
@@ -425,7 +424,7 @@ def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> Non
     for stores in all_stores([local_dir] if local_dir is not None else []):
         other = stores.owner()
         if other is not None and other.directory == owner.directory and stores not in current:
-            stores.discard(f"job {other.job!r} does not use them any more")
+            stores.discard(f"job {other.job!r} no longer uses them")
 
 
 def sweep_unused(current: LocalStores) -> None:
@@ -440,7 +439,7 @@ def sweep_unused(current: LocalStores) -> None:
         except OSError:
             continue  # removed by another process a moment ago
         if unused_s > UNUSED_S and stores != current:
-            stores.discard(f"nobody has used them for {unused_s / 86400:.0f} days")
+            stores.discard(f"they have been unused for {unused_s / 86400:.0f} days")
 
 
 def _name(owner: StoreOwner) -> str:
@@ -500,8 +499,8 @@ class LocalState:
         if len(schemas) > MOST_STATES:
             raise PlanError(
                 f"the operators {', '.join(repr(b.uid) for b in self.backends)} run in one task "
-                f"and have {len(schemas):,} states, at most {MOST_STATES:,} are possible; put what "
-                f"belongs together into one state, as a row or as a map"
+                f"and have {len(schemas):,} states, but the limit is {MOST_STATES:,}; combine "
+                "related states into one, as a row or a map"
             )
         order = self.order
         self.replica = self._open_wherever_it_fits(schemas, asked_late)
@@ -529,8 +528,8 @@ class LocalState:
             if stores.shares_space_with(on_disk):
                 raise
             _LOG.warning(
-                "job %r: the state of partition %d of level %d does not fit into memory. It is "
-                "kept on disk from now on, in %s; to have it in memory again, remove that "
+                "job %r: the state of partition %d of level %d does not fit in memory. From now "
+                "on it is kept on disk, in %s; to keep it in memory again, remove that "
                 "directory while the job is stopped. %s",
                 *(order.job, partition, level, on_disk.store(level, partition), error),
             )
@@ -565,7 +564,7 @@ class LocalState:
         try:
             stores.mark_used(owner)
         except OSError as error:
-            _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
+            _LOG.warning("cannot mark %s as used: %s", stores.path, error)
         sweep_unused(stores)
         return replica
 
@@ -589,9 +588,9 @@ class LocalState:
             storage_of(order.storage).put(path, delta.data)
         elif len(delta.data) > MAX_INLINE:
             raise StateError(
-                f"job {order.job!r}: a task changed {len(delta.data)} bytes of state in one epoch, "
-                f"above the {MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem "
-                f"storage"
+                f"job {order.job!r}: a task changed {len(delta.data)} bytes of state in one "
+                f"epoch, more than the limit of {MAX_INLINE} of jobmanager checkpoint storage; "
+                "use filesystem storage"
             )
         return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
 

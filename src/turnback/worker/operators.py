@@ -141,8 +141,8 @@ class _Timestamps:
         op = self._operator
         return ElementTypeError(
             f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {row!r:.80}. "
-            f"Timestamps are whole milliseconds since 1970, not more than {FURTHEST_TIME} before "
-            f"or after; filter such elements out before"
+            f"Timestamps must be whole milliseconds since 1970, at most {FURTHEST_TIME} before "
+            "or after; filter such elements out first"
         )
 
 
@@ -375,8 +375,8 @@ Name = tuple[int, ...]
 def _checked(timestamp: Any) -> int:
     if not isinstance(timestamp, int) or isinstance(timestamp, bool):
         raise StateError(
-            f"a timer needs whole milliseconds since 1970, got {timestamp!r:.40}; "
-            f"int(time.timestamp() * 1000) makes them of a datetime"
+            f"a timer needs whole milliseconds since 1970, got {timestamp!r:.40}; for a "
+            "datetime, use int(time.timestamp() * 1000)"
         )
     return min(max(timestamp, MIN_TIME + 1), MAX_TIME)
 
@@ -598,7 +598,9 @@ class AsyncWaitRunner(FunctionRunner):
         if not isinstance(error, asyncio.CancelledError):
             return super().failed(error, element)
         op = self.operator
-        advice = "what it waited for was cancelled, such as a request of a client that was closed"
+        advice = (
+            "it was waiting for something that was cancelled, such as a request of a closed client"
+        )
         return user_error(error, op.uid, op.name, advice, element=element)
 
     def _cancel(self) -> None:
@@ -851,7 +853,7 @@ class BroadcastContext:
         if backend is None or handle is None:
             raise StateError(
                 f"operator {self._operator.uid!r} has no keyed state {name!r}; declare it in the "
-                f"function, or ask for it in open()"
+                "function, or request it in open()"
             )
         process = getattr(function, "process", function)
         try:

@@ -68,10 +68,11 @@ class FunctionOutput(Batch):
 
     def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
         if isinstance(error, TooLargeError):
-            return TooLargeError(f"what {self._operator} gave is too large: {error}")
+            return TooLargeError(f"the output of {self._operator} is too large: {error}")
         advice = "" if self._from is None else yield_hint(self._from) + operator_place(self._from)
         return ElementTypeError(
-            f"{self._operator} gave an element that does not fit its output type: {error}{advice}"
+            f"{self._operator} returned an element that does not match its output type: "
+            f"{error}{advice}"
         )
 
 

@@ -305,8 +305,9 @@ def load_program(blob: bytes) -> LevelProgram:
         program: LevelProgram = pickle.loads(blob)
     except (ImportError, AttributeError) as e:
         raise PlanError(
-            f"the program cannot be loaded in the workers: {e}. Ship modules of your own with "
-            f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
+            f"the workers cannot load the program: {e}. Ship your own modules with "
+            "spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be "
+            "imported"
         ) from e
     return program
 
@@ -321,9 +322,9 @@ def pickled(program: LevelProgram, pickle_by_value: Callable[[object], bytes]) -
         ]
         which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
         raise PlanError(
-            f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
-            "only: open connections, files, locks and the like in open(), not in the constructor "
-            "or around the function"
+            f"cannot send {which} to the workers: {e}. It references objects that exist only in "
+            "this process: open connections, files, locks and the like in open(), not in the "
+            "constructor or around the function"
         ) from e
 
 

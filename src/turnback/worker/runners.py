@@ -99,7 +99,7 @@ class Runner(ABC):
 
     def process_second(self, batch: Batch) -> Batch | None:
         """Do the operator's work on elements of its second input, if it has one."""
-        raise AssertionError(f"operator {self.operator.uid!r} has one input only")
+        raise AssertionError(f"operator {self.operator.uid!r} has only one input")
 
     def process_rest(self) -> Batch | None:
         """Do what was put off until the input of the epoch has ended."""
@@ -436,8 +436,8 @@ class BatchRunner(Runner):
         batches = pa.concat_tables(tables).combine_chunks().to_batches()
         if len(batches) > 1:
             raise TooLargeError(
-                f"operator {op.uid!r} ({op.name}): {self.method} gave more than the 2 GiB at once "
-                f"that a column of an Arrow batch holds; give fewer or smaller rows"
+                f"operator {op.uid!r} ({op.name}): {self.method} returned more than 2 GiB for "
+                "one column of an Arrow batch, which is the limit; return fewer or smaller rows"
             )
         return Batch(op.type, batches[0])
 
@@ -472,8 +472,8 @@ class BatchRunner(Runner):
     def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator
         return ElementTypeError(
-            f"operator {op.uid!r} ({op.name}): {self.method} must give Arrow batches or tables of "
-            f"{op.type}: {problem}"
+            f"operator {op.uid!r} ({op.name}): {self.method} must return Arrow batches or tables "
+            f"of {op.type}: {problem}"
         )
 
 
@@ -613,7 +613,7 @@ class BatchState:
             objects = from_column(column, kind)
         except _UNFIT as e:
             raise StateError(
-                f"{_name(handle)}: the values do not fit the declared type {kind}: {e}"
+                f"{_name(handle)}: the values do not match the declared type {kind}: {e}"
             ) from None
         handle.write_many(keys, objects)
 
@@ -648,7 +648,9 @@ def _holds_pickled(kind: TypeInfo) -> bool:
 
 def _check_length(column: Any, wanted: int, what: str) -> None:
     if len(column) != wanted:
-        raise ElementTypeError(f"got {len(column)} {what} for {wanted} keys; give one for each key")
+        raise ElementTypeError(
+            f"got {len(column)} {what} for {wanted} keys; return one for each key"
+        )
 
 
 def _as_mask(where: Any, wanted: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

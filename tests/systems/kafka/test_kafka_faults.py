@@ -361,7 +361,7 @@ def test_an_open_transaction_of_another_sink_makes_nobody_wait(
     forget(kafka, f"turnback.sink-of-{new_topic}")
     monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
     again = SinkJob(directory, kafka_sink(kafka.servers, new_topic), uid="new", attempt=2)
-    with pytest.raises(SinkError, match="hides what is noted of"):
+    with pytest.raises(SinkError, match="hides the record of"):
         again.start()
     other.abort_transaction(30)
     again.start()
@@ -376,7 +376,7 @@ def test_a_record_that_is_too_large_is_refused_in_the_task(kafka, directory, sev
     topics = [topic, topic] if several else topic
     job = SinkJob(directory, kafka_sink(kafka.servers, topics))
     committer = job.start()
-    told = rf"record for topic '{topic}' has 50\d\d bytes, and the topic takes 1000"
+    told = rf"record for topic '{topic}' has 50\d\d bytes, but the topic accepts at most 1000"
     with pytest.raises(ConfigurationError, match=told):
         job.stage(1, [("ok", 1), ("a" * 2500, 1)])
     committer.commit(job.stage(1, [("a" * 400, 1)]))
@@ -749,7 +749,7 @@ def test_a_wrong_password_is_refused_and_not_shown(kafka, topic, directory, monk
     sink = kafka_sink(kafka.secured, topic, **LOGIN, sasl_password="wrong-one")
     with (
         caplog.at_level(logging.DEBUG),
-        pytest.raises(ConfigurationError, match="refused the login") as caught,
+        pytest.raises(ConfigurationError, match="rejected the login") as caught,
     ):
         SinkJob(directory, sink).start()
     assert "wrong-one" not in f"{caught.value} {caught.value.__cause__!r} {caplog.text}"

@@ -62,7 +62,7 @@ class PreparedContract:
         committer.commit([write(sink, task(epoch=6), ("a", 1))])
         prepared = write(sink, task(), ("b", 2))
         db.server.crash()
-        with pytest.raises(SinkError, match="cannot be reached"):
+        with pytest.raises(SinkError, match="cannot reach"):
             committer.commit([prepared])
         db.server.start()
         committer.commit([prepared])
@@ -256,7 +256,7 @@ class PreparedContract:
         with pytest.raises(ConfigurationError, match="1 prepared transactions") as refused:
             sink.claim(driver("fork", take_over=True))
         name = sink.explain(left, driver()).id
-        assert f"gone for good, roll them back in the database, the first of them is {name!r}" in (
+        assert f"no longer exists, roll them back in the database (the first is {name!r})" in (
             str(refused.value)
         )
         sink.committer(driver()).abort([left])

@@ -337,9 +337,9 @@ class ValuesContract:
     @pytest.mark.parametrize(
         ("column", "kind", "value", "told"),
         [
-            ("varchar(3)", Types.STRING(), "long", "'long': 3 characters are the most"),
-            ("varchar(3)", Types.STRING(), "abc  ", "3 characters are the most"),
-            ("varchar(9) NOT NULL", Types.STRING(), None, "takes no null"),
+            ("varchar(3)", Types.STRING(), "long", "'long': the limit is 3 characters"),
+            ("varchar(3)", Types.STRING(), "abc  ", "the limit is 3 characters"),
+            ("varchar(9) NOT NULL", Types.STRING(), None, "does not accept null"),
             ("varchar(300)", Types.STRING(), "x" * 301, r"'x{39}\.\.\.: 300 characters"),
         ],
     )
@@ -384,7 +384,7 @@ class ValuesContract:
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
         sink = db.sink("kinds", mode="upsert", key="k")
         sink.claim(driver(type=row))
-        with pytest.raises(SinkError, match=r"column 'k' of .* takes no null"):
+        with pytest.raises(SinkError, match=r"column 'k' of .* does not accept null"):
             write(sink, task(type=row), (None, 1))
 
     @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ class ValuesContract:
         self, db: SqlServer, driver: Driver, column: str, kind: TypeInfo, told: str
     ) -> None:
         db.create(f"value {column}")
-        with pytest.raises(ConfigurationError, match=f"does not take .*: .*{told}"):
+        with pytest.raises(ConfigurationError, match=f"does not accept .*: .*{told}"):
             db.sink("kinds").check_claim(driver(type=kind))
 
     def test_another_unique_index_is_refused(self, db: SqlServer, driver: Driver) -> None:
@@ -611,10 +611,10 @@ class ChecksContract:
             ({"table": "nowhere"}, "'nowhere' in .* does not exist"),
             ({"columns": ["likes"]}, r"columns names 'likes', but the stream has 'post', 'n'"),
             ({"columns": {"post": "title"}}, r"has no column 'title' \(string\)"),
-            ({"columns": {"post": "n"}}, "has 'n' as (int8|bigint), which does not take string"),
+            ({"columns": {"post": "n"}}, "has 'n' as (int8|bigint), which does not accept string"),
             ({"columns": {"n": "post"}}, "has 'post' as text, which does not take bigint"),
             ({"mode": "upsert", "key": "n"}, r"no primary key or unique constraint on \(n\)"),
-            ({"mode": "upsert", "key": "id"}, "is to have the key id, which is not written"),
+            ({"mode": "upsert", "key": "id"}, "has the key id, which the sink does not write"),
             (
                 {"table": "latest", "columns": ["n"]},
                 r"requires 'post' .*, which the stream does not have.* has: post [a-z ]+\(50\), n",
@@ -642,7 +642,9 @@ class ChecksContract:
         assert refused.value.__cause__ is None
 
     def test_a_server_that_is_not_there(self, db: SqlServer, driver: Driver) -> None:
-        with pytest.raises(SinkError, match=r"cannot be reached.*Is the server running") as told:
+        with pytest.raises(
+            SinkError, match=r"cannot reach .*Check that the server is running"
+        ) as told:
             db.sink(port=1).check_claim(driver())
         assert db.password not in str(told.value)
 

@@ -82,7 +82,7 @@ def test_nan_is_refused_by_name(db: MariaDb, task: Task, driver: Driver) -> None
     kind = Types.DOUBLE()
     sink = db.sink("kinds")
     sink.claim(driver(type=kind))
-    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds does not take nan"):
+    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds does not accept nan"):
         write(sink, task(type=kind), float("nan"))
 
 
@@ -90,7 +90,7 @@ def test_a_value_that_does_not_fit_is_an_error(db: MariaDb, task: Task, driver: 
     sink = db.sink("latest")
     sink.claim(driver())
     with pytest.raises(
-        SinkError, match=r"column 'post' of shop.latest .*50 characters are the most"
+        SinkError, match=r"column 'post' of shop.latest .*the limit is 50 characters"
     ):
         write(sink, task(), ("x" * 51, 1))
     assert db.ours() == []
@@ -119,10 +119,10 @@ def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("column", "kind", "value", "told"),
     [
-        ("char(5)", Types.STRING(), "ab ", "blanks at its end would be lost"),
+        ("char(5)", Types.STRING(), "ab ", "trailing spaces would be lost"),
         ("binary(4)", Types.BYTES(), b"a", "padded to 4 bytes"),
-        ("varbinary(2)", Types.BYTES(), b"abc", "2 bytes are the most"),
-        ("tinytext", Types.STRING(), "ä" * 128, "255 bytes are the most"),
+        ("varbinary(2)", Types.BYTES(), b"abc", "the limit is 2 bytes"),
+        ("tinytext", Types.STRING(), "ä" * 128, "the limit is 255 bytes"),
         ("enum('a', 'it''s')", Types.STRING(), "A", "not one of the column's values"),
         ("double", Types.DOUBLE(), -0.0, "would store 0.0"),
         ("text CHARACTER SET latin1", Types.STRING(), "ł", "Incorrect string value"),
@@ -153,7 +153,7 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
 @pytest.mark.parametrize(
     ("column", "kind", "told"),
     [
-        ("datetime", Types.SQL_TIMESTAMP(), r"cuts parts of a second off; use datetime\(6\)"),
+        ("datetime", Types.SQL_TIMESTAMP(), r"truncates fractions of a second; use datetime\(6\)"),
         ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
         ("set('a', 'b')", Types.STRING(), "reorder its members"),
         ("uuid", Types.LIST(Types.STRING()), "does not take"),
@@ -190,7 +190,7 @@ def test_text_is_refused_in_the_task_if_it_would_be_read_back_otherwise(
     staged = write(sink, task(type=kind), (1, kept), (2, None))
     sink.committer(driver(type=kind)).commit([staged])
     assert [str(value) for _, value in sorted(db.kinds())] == [kept, "None"]
-    with pytest.raises(SinkError, match=r"column 'value' of .* does not take .* it would be"):
+    with pytest.raises(SinkError, match=r"column 'value' of .* does not accept .* it would be"):
         write(sink, task(type=kind, epoch=8), (3, kept), (4, changed))
     assert db.ours() == []
 
@@ -201,7 +201,7 @@ def test_text_is_refused_in_the_task_if_it_would_be_read_back_otherwise(
         ("post varchar(20) PRIMARY KEY, n bigint", "collation utf8mb4_general_ci .*utf8mb4_bin"),
         (
             "post varchar(50) COLLATE utf8mb4_bin NOT NULL, n bigint, UNIQUE (post(3))",
-            "only the beginning of a column",
+            "only a prefix of a column",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_keys_that_are_none(db: MariaDb, driver: Driver, columns: str, told: str
         db.sink("kinds", mode="upsert", key="post").check_claim(driver())
 
 
-@pytest.mark.parametrize(("collation", "told"), [("bin", "blanks at its end"), ("nopad_bin", None)])
+@pytest.mark.parametrize(("collation", "told"), [("bin", "trailing spaces"), ("nopad_bin", None)])
 def test_keys_that_differ_in_blanks(
     db: MariaDb, task: Task, driver: Driver, collation: str, told: str | None
 ) -> None:

@@ -109,9 +109,9 @@ def test_values_of_all_types_come_back(place):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"mode": "replace"}, "mode is 'append' or 'upsert'"),
-        ({"mode": "upsert"}, "go together"),
-        ({"key": ["post"]}, "go together"),
+        ({"mode": "replace"}, "mode must be 'append' or 'upsert'"),
+        ({"mode": "upsert"}, "require each other"),
+        ({"key": ["post"]}, "require each other"),
         ({"partition_by": ["day", "day"]}, "each once"),
         ({"partition_by": [3]}, "names of columns"),
     ],
@@ -126,7 +126,10 @@ def test_arguments_that_cannot_be_used(place, arguments, reason):
     [
         ({"partition_by": ["week"]}, "'week', which the stream does not have; .* post, n, day"),
         ({"mode": "upsert", "key": ["id"]}, "key names 'id', which the stream does not have"),
-        ({"partition_by": ["post", "n", "day"]}, "needs a column that is not in partition_by"),
+        (
+            {"partition_by": ["post", "n", "day"]},
+            "needs at least one column that is not in partition_by",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_the_stream(place, arguments, reason):

@@ -196,13 +196,13 @@ def test_what_a_dead_job_promised_is_listed(tmp_path: Path) -> None:
     assert (row.sink, row.kind, row.state, row.epoch, row.rows) == (
         "out",
         "delta",
-        "promised",
+        "in doubt",
         2,
         2,
     )
     assert str(dead.output.place.root) in row.what
     assert row.bytes
-    assert (left.state, left.epoch) == ("left behind", 3)
+    assert (left.state, left.epoch) == ("orphaned", 3)
 
 
 def test_what_a_dead_job_promised_is_committed_without_its_program(tmp_path: Path) -> None:

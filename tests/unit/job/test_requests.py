@@ -143,13 +143,13 @@ def test_no_id_leads_anywhere_else(requests, storage, bad: str) -> None:
         ({"target": "here"}, "is relative"),
         ({"target": "/a/../b"}, r"'\.\.'"),
         ({"target": "s3://b/../../c"}, r"'\.\.'"),
-        ({"target": "/a\0"}, "cannot be printed"),
-        ({"label": "two\nlines"}, "cannot be printed"),
+        ({"target": "/a\0"}, "not printable"),
+        ({"label": "two\nlines"}, "not printable"),
         ({"label": "x" * 201}, "1 to 200 characters"),
         ({"label": " "}, "1 to 200 characters"),
-        ({"drain": True}, "only a stop"),
-        ({"kind": RequestKind.CANCEL, "target": "/a"}, "ask for a savepoint"),
-        ({"kind": RequestKind.CANCEL, "drain": True}, "only a stop"),
+        ({"drain": True}, "only stop"),
+        ({"kind": RequestKind.CANCEL, "target": "/a"}, "request a savepoint"),
+        ({"kind": RequestKind.CANCEL, "drain": True}, "only stop"),
     ],
 )
 def test_what_makes_no_sense_is_not_submitted(requests, storage, options, message) -> None:

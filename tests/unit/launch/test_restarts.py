@@ -50,7 +50,7 @@ def test_starts_that_fail_again_and_again_use_up_the_restart_strategy(launches: 
     run = ended(launches.start("dies once, then no start ever", "50 ms", "3"))
     assert lives(launches) == 4
     assert status(launches).state is JobState.FAILED
-    assert "no start at all, and the restart strategy allows no other start" in (
+    assert "no start at all, and the restart strategy does not allow another restart" in (
         status(launches).cause
     )
     assert run.error().kind == "JobFailedError"
@@ -113,7 +113,7 @@ def test_a_status_that_is_damaged_does_not_stop_it(launches: Launches) -> None:
     path.write_text("{damaged")
     launches.kill(run.driver())
     until(lambda: run.running() == 2)
-    assert says(run, "cannot be read")
+    assert says(run, "cannot read")
 
 
 def test_a_process_that_cannot_be_started_is_one_more_failure(

@@ -81,7 +81,7 @@ def test_a_driver_that_is_killed_before_it_has_a_job_is_told(launches: Launches)
 
 def test_a_cancel_that_comes_while_no_driver_lives_is_honoured(launches: Launches) -> None:
     run = launches.start("dies once", "60 s")
-    until(lambda: "started again in 1 min" in run.log.read_text() if run.log.exists() else False)
+    until(lambda: "restarting it in 1 min" in run.log.read_text() if run.log.exists() else False)
     requests = Requests(JobDirectory.locate(launches.root, "job").storage)
     asked = requests.submit(RequestSpec(RequestKind.CANCEL))
     ended(run)

@@ -87,13 +87,13 @@ def test_a_file_is_no_storage(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"end_point": "http://x"}, r"'end_point' \(did you mean 'endpoint'\?\); known are"),
+        ({"end_point": "http://x"}, r"'end_point' \(did you mean 'endpoint'\?\); available"),
         ({"zzz": "1"}, "unknown option 'zzz'"),
         ({"endpoint": "http://127.0.0.1:1"}, "allow_http"),
         ({"endpoint": "http://127.0.0.1:1", "allow_http": "false"}, "allow_http"),
         ({"timeout": "soon"}, "timeout"),
-        ({"max_retries": "many"}, "cannot be used"),
-        ({"virtual_hosted_style_request": "perhaps"}, "cannot be used"),
+        ({"max_retries": "many"}, "cannot use"),
+        ({"virtual_hosted_style_request": "perhaps"}, "cannot use"),
     ],
 )
 def test_unusable_s3_options(options: dict[str, str], message: str) -> None:

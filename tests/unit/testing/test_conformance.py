@@ -82,7 +82,7 @@ def test_a_right_write_ahead_sink(check):
     report = check(EpochLedger)
     assert {Promise.OTHER_PROCESS, *kit.WRITE_AHEAD} <= set(report.kept)
     assert report.skipped.keys() == {Promise.OWNED, Promise.TAKEN_OVER, Promise.PROMISED}
-    assert "kept: what was committed is visible, all of it and once" in str(report)
+    assert "kept: committed output is visible, completely and once" in str(report)
     assert "not checked: a target belongs to one job (the sink has no claim())" in str(report)
 
 
@@ -172,7 +172,7 @@ def test_arguments_that_cannot_be_used(check, tmp_path):
     for few in ([], ELEMENTS[:3], [*ELEMENTS, ELEMENTS[0]]):
         with pytest.raises(ConfigurationError, match="at least four elements, all different"):
             check(JournalSink, elements=few)
-    with pytest.raises(ConfigurationError, match="has to return a sink, got 5"):
+    with pytest.raises(ConfigurationError, match="must return a sink, got 5"):
         check(lambda path: 5)
     shared = JournalSink(tmp_path / "shared")
     (shared.path / "visible" / "x").write_text('[["a", 1]]')

@@ -38,13 +38,13 @@ def program(function):
 
 
 def test_what_cannot_be_sent_is_told_by_uid():
-    with pytest.raises(PlanError, match=r"^operator 'mine' cannot be sent.*lock.*open\(\)"):
+    with pytest.raises(PlanError, match=r"^cannot send operator 'mine'.*lock.*open\(\)"):
         pickled(program(Pass(threading.Lock())), pickle_by_value)
 
 
 def test_what_cannot_be_loaded_is_no_matter_of_restarts():
     for blob in (b"cno_such_module\nname\n.", b"cturnback\nNoSuchName\n."):
-        with pytest.raises(PlanError, match=r"cannot be loaded in the workers: .*--py-files"):
+        with pytest.raises(PlanError, match=r"the workers cannot load the program: .*--py-files"):
             load_program(blob)
     assert load_program(pickled(program(Pass()), pickle_by_value)).next_parallelism is None
 

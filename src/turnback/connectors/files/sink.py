@@ -220,7 +220,7 @@ class FileWriter(SinkWriter):
             ) from error
         except pa.ArrowException as error:
             raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+                f"{self._name}: cannot write {self._ctx.type} as {self._format}: {error}"
             ) from error
 
 
@@ -281,7 +281,7 @@ class FileCommitter:
         with self._failures("list", self._root):
             homes = all_homes(self._root, self._ctx)
         for home in homes:
-            with self._failures("remove what was staged in", home):
+            with self._failures("remove staged files in", home):
                 self._roll_back(home)
 
     def _roll_back(self, home: Path) -> None:
@@ -297,8 +297,8 @@ class FileCommitter:
         former = SinkIdentity.of(self._ctx).found_in(where)
         if files and former is not None and former.job_id != self._ctx.job_id:
             _LOG.warning(
-                "%s: %d files with %d bytes that sink %r had written and not published before the "
-                "job was started afresh are dropped",
+                "%s: dropping %d files with %d bytes that sink %r had written but not published "
+                "before the job was started fresh",
                 self._name,
                 len(files),
                 sum(file.length for file in files),
@@ -331,8 +331,8 @@ class FileCommitter:
                 raise self._lost(file) from None
         if length != file.length:
             raise SinkError(
-                f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
-                "it was changed from outside and has not been committed"
+                f"{self._name}: {staged} has {length} bytes, but {file.length} were written; "
+                "another program changed it, so it has not been committed"
             )
         return True
 
@@ -349,8 +349,9 @@ class FileCommitter:
     def _lost(self, file: StagedFile) -> SinkError:
         return SinkError(
             f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
-            f"{self._root / file.staged} nor {self._root / file.final} exists. Was it removed by "
-            "hand, or has the sink's path changed? Put it back, or start from an earlier checkpoint"
+            f"{self._root / file.staged} nor {self._root / file.final} exists. It may have been "
+            "removed by hand, or the sink's path may have changed. Restore it, or start from an "
+            "earlier checkpoint"
         )
 
     def _locate(self, file: StagedFile) -> Path:
@@ -538,10 +539,10 @@ class FileSink(Sink):
     ) -> None:
         if not isinstance(format, str) or format not in FORMATS:
             raise ConfigurationError(
-                f"FileSink: unknown format {format!r}; allowed are {', '.join(sorted(FORMATS))}"
+                f"FileSink: unknown format {format!r}; available: {', '.join(sorted(FORMATS))}"
             )
         if not isinstance(header, bool):
-            raise ConfigurationError(f"FileSink: header is True or False, not {header!r}")
+            raise ConfigurationError(f"FileSink: header must be True or False, not {header!r}")
         self.path = _directory(path)
         self.format = format
         self.prefix = _prefix(prefix)
@@ -595,7 +596,10 @@ class FileSink(Sink):
     def unusable_here(self) -> str | None:
         if self.path.is_dir():
             return None
-        return f"writes to {self.path}, which is not on this machine. Go where it is mounted"
+        return (
+            f"writes to {self.path}, which does not exist on this machine. Run the command on a "
+            "machine where it is mounted"
+        )
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         file = StagedFile.decode(transaction, ctx)
@@ -606,7 +610,7 @@ class FileSink(Sink):
             files = list(left_files(self.path, ctx))
         except OSError as error:
             raise SinkError(
-                f"what it has staged in {self.path} cannot be listed: {error.strerror or error}"
+                f"cannot list its staged files in {self.path}: {error.strerror or error}"
             ) from error
         return [
             TransactionInfo(
@@ -625,7 +629,7 @@ class FileSink(Sink):
 
 def _directory(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(f"FileSink: path is a string or a Path, not {path!r}")
+        raise ConfigurationError(f"FileSink: path must be a string or a Path, not {path!r}")
     text = os.fspath(path)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise ConfigurationError(f"FileSink: {text!r} is not a path")
@@ -633,8 +637,8 @@ def _directory(path: str | os.PathLike[str]) -> Path:
         url = urlsplit(text)
         if url.scheme != "file" or url.netloc not in ("", "localhost"):
             raise ConfigurationError(
-                f"FileSink: {text!r} is not a mounted file system, where a file can be renamed; "
-                "give a path or file:///path"
+                f"FileSink: {text!r} is not in a mounted file system that can rename files; use "
+                "a path or file:///path"
             )
         text = unquote(url.path)
     directory = Path(text).absolute()
@@ -646,18 +650,18 @@ def _check_directory(path: Path) -> None:
     try:
         for part in (path, *path.parents):
             if part.exists() and not part.is_dir():
-                raise ConfigurationError(f"FileSink: {part} is a file; it has to be a directory")
+                raise ConfigurationError(f"FileSink: {part} is a file; it must be a directory")
     except OSError as error:
         raise ConfigurationError(f"FileSink: cannot use {path}: {error.strerror}") from error
 
 
 def _prefix(prefix: str) -> str:
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"FileSink: prefix is a string, not {prefix!r}")
+        raise ConfigurationError(f"FileSink: prefix must be a string, not {prefix!r}")
     if not prefix or prefix[0] in "._" or "/" in prefix or not prefix.isprintable():
         raise ConfigurationError(
             f"FileSink: {prefix!r} cannot begin a file name; it must not be empty, hidden (a "
-            "leading '.' or '_') or hold a '/'"
+            "leading '.' or '_') or contain a '/'"
         )
     if len(prefix.encode()) > 100:
         raise ConfigurationError("FileSink: prefix is longer than 100 bytes")

@@ -67,7 +67,7 @@ class StagedFile(msgspec.Struct, frozen=True):
         try:
             file = msgspec.msgpack.decode(body, type=cls)
         except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+            raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
         staged = PurePosixPath(file.staged)
         if (
             staged.parts[:1] != (HIDDEN,)
@@ -173,21 +173,21 @@ def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
 
 def _problem(file: StagedFile, root: Path | None) -> str | None:
     if root is None:
-        return "where it is staged is not recorded"
+        return "its staging location is not recorded"
     staged = root / file.staged
     final = root / file.final
     try:
         if staged.is_file():
             return None
         if final.is_file():
-            return "published already, only the record of it is missing"
+            return "already published, but not recorded"
         if PublishRecord(root, 0).covers(file):
-            return "published already and taken away by its reader, only the record is missing"
+            return "already published and removed by its reader, but not recorded"
     except OSError as error:
-        return f"{staged} cannot be read: {error.strerror or error}"
+        return f"cannot read {staged}: {error.strerror or error}"
     except TurnbackError as error:
         return str(error)
-    return f"neither {staged} nor {final} is on this machine"
+    return f"neither {staged} nor {final} exists on this machine"
 
 
 _PUBLISHED = "published"

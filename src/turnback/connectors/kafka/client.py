@@ -130,8 +130,7 @@ class KafkaClient:
             return kind(settings)
         except (confluent_kafka().KafkaException, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{self.name}: a setting for Kafka cannot be used: "
-                f"{self.cluster.hide(_text(error))}"
+                f"{self.name}: invalid Kafka setting: {self.cluster.hide(_text(error))}"
             ) from None
 
     @contextmanager
@@ -159,18 +158,18 @@ class KafkaClient:
         start = f"{self.name}: cannot {what} at {self.cluster.servers}: "
         if self.refused is not None or code in _LOGIN:
             return ConfigurationError(
-                f"{start}Kafka refused the login: {self._refusal or text}. Check the properties "
+                f"{start}Kafka rejected the login: {self._refusal or text}. Check the properties "
                 "security.protocol, sasl.* and ssl.*"
             )
         if code in FORBIDDEN:
-            return ConfigurationError(f"{start}{text}. Ask for the right in Kafka's ACLs")
+            return ConfigurationError(f"{start}{text}. Request this permission in Kafka's ACLs")
         if code in NO_TOPIC:
             return ConfigurationError(f"{start}{text}. Create the topic first")
         if code == "INVALID_TRANSACTION_TIMEOUT":
             return ConfigurationError(
                 f"{start}the transaction timeout is above the broker's maximum. Set the property "
-                "transaction.timeout.ms to at most the broker's transaction.max.timeout.ms, which "
-                "is 900000 unless someone has changed it"
+                "transaction.timeout.ms to at most the broker's transaction.max.timeout.ms, "
+                "which is 900000 by default"
             )
         if code == "MSG_SIZE_TOO_LARGE":
             return ConfigurationError(
@@ -178,7 +177,7 @@ class KafkaClient:
                 "max.message.bytes"
             )
         if code in _AWAY:
-            text += ". Is that where Kafka is, and can this machine reach it?"
+            text += ". Check that the address is correct and that this machine can reach it"
         return self._failure(f"{start}{text}")
 
     def _on_error(self, error: Any) -> None:
@@ -272,7 +271,7 @@ class TransactionalProducer(KafkaClient):
             answer.result(2 * START_S)
         except FutureTimeoutError:
             kinds = confluent_kafka().KafkaError
-            silent = kinds(kinds._TIMED_OUT, "the coordinator of a consumer group does not answer")
+            silent = kinds(kinds._TIMED_OUT, "the coordinator of a consumer group does not respond")
             raise confluent_kafka().KafkaException(silent) from None
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class KafkaOffsets(KafkaClient):
         end = time.monotonic() + _RECORDS_S
         asked = list(positions.items())
         for first in range(0, len(asked), _AT_ONCE):
-            with self.failures("look at the next records"):
+            with self.failures("read the next records"):
                 self._read_next(dict(asked[first : first + _AT_ONCE]), end, found)
         return found
 
@@ -171,8 +171,8 @@ class KafkaOffsets(KafkaClient):
         found = self.ask("look up offsets", offsets, ANSWER_S, self._admin)
         if any(offset < 0 for offset in found.values()):  # what librdkafka makes of a timeout
             raise SourceError(
-                f"{self.name}: cannot look up offsets at {self.cluster.servers}: no answer within "
-                f"{ANSWER_S:g} s"
+                f"{self.name}: cannot look up offsets at {self.cluster.servers}: no response "
+                f"within {ANSWER_S:g} s"
             )
         return found
 
@@ -220,8 +220,8 @@ def kafka_lag(options: Mapping[str, str], group: str | None = None) -> OpenLagRe
     if cluster is None:
         if group is not None:
             _LOG.warning(
-                "no offsets are committed to the consumer group %r: that needs confluent-kafka, "
-                "and a login that it can do as Java's client does",
+                "not committing offsets to the consumer group %r: that requires "
+                "confluent-kafka, and a login method that both it and the Java client support",
                 group,
             )
         return None
@@ -276,8 +276,8 @@ class KafkaLagReader:
             for topic in self._ids:
                 if topic in before and before[topic] != self._ids[topic]:
                     _LOG.warning(
-                        "topic %r was made anew while the job reads it: what is in it now is "
-                        "skipped up to the offset where the job is",
+                        "topic %r was recreated while the job reads it: its new records are "
+                        "skipped up to the job's offset",
                         topic,
                     )
         newest = skips_lost_data(self._options)

@@ -52,8 +52,8 @@ def how_to_get(version: str) -> str:
     """How to get the connector for this version of Spark."""
     return (
         f"Start with `turnback run -D spark.jars.packages={connector_package(version)}`, or "
-        f"`spark-submit --packages {connector_package(version)}`; where there is no internet, put "
-        "the jar and those it needs into spark.jars"
+        f"`spark-submit --packages {connector_package(version)}`; without internet access, put "
+        "the jar and its dependencies into spark.jars"
     )
 
 

@@ -118,9 +118,10 @@ class KafkaMemory(KafkaClient):
         """Whether notes can be read from the topic and written to it."""
         if create and not self.usable:
             _LOG.warning(
-                "%s: topic %r at %s cannot be %s, so Kafka remembers whose a transactional-id "
-                "prefix is for offsets.retention.minutes only. Create it with one partition and "
-                "cleanup.policy=compact, and let this user read and write it",
+                "%s: topic %r at %s cannot be %s, so Kafka remembers the owner of a "
+                "transactional-id prefix only for offsets.retention.minutes. Create the topic "
+                "with one partition and cleanup.policy=compact, and let this user read and "
+                "write it",
                 *(name, TOPIC, cluster.servers, "used" if there else "created"),
             )
 
@@ -154,9 +155,10 @@ class KafkaMemory(KafkaClient):
                     break
                 if time.monotonic() > until:
                     raise SinkError(
-                        f"{self.name}: a transaction that is open in topic {TOPIC!r} at "
-                        f"{self.cluster.servers} hides what is noted of {name!r}. It ends when its "
-                        "job is started again, or after its transaction.timeout.ms; try again then"
+                        f"{self.name}: an open transaction in topic {TOPIC!r} at "
+                        f"{self.cluster.servers} hides the record of {name!r}. It ends when its "
+                        "job is started again, or after its transaction.timeout.ms; try again "
+                        "then"
                     )
                 time.sleep(0.1)
         return (
@@ -219,7 +221,7 @@ class KafkaMemory(KafkaClient):
             consumer.unassign()
         raise SinkError(
             f"{self.name}: cannot read topic {TOPIC!r} at {self.cluster.servers} to its end: no "
-            f"answer within {kafka_client.PATIENCE_S:g} s"
+            f"response within {kafka_client.PATIENCE_S:g} s"
         )
 
     def _create(self) -> bool:
@@ -272,7 +274,7 @@ class KafkaMemory(KafkaClient):
         except confluent_kafka().KafkaException as error:
             if error.args[0].name() in FORBIDDEN:
                 return False
-            raise self.explain(error.args[0], f"look up who may write topic {TOPIC!r}") from error
+            raise self.explain(error.args[0], f"look up the ACLs of topic {TOPIC!r}") from error
         names = {operation.name for operation in found or ()}
         return not names or {"READ", "WRITE"} <= names
 
@@ -298,7 +300,7 @@ class GroupOffsetStore(KafkaClient):
             settled: Whether to wait until no transaction is open that may change it. A producer of
                 the same transactional id ends such a transaction; until there is one, it may last.
         """
-        with self.failures("read how far it is"):
+        with self.failures("read its progress"):
             found = self._of_group(self._places, settled)
         if not found and self._memory.usable:
             kept = self._memory.find(self.group, settled=settled)
@@ -310,7 +312,7 @@ class GroupOffsetStore(KafkaClient):
         found = self.get(settled=settled)
         if found:
             return found
-        with self.failures("read whose it is"):
+        with self.failures("read its owner"):
             topics = self._memory.topics()
             for first in range(0, len(topics), _AT_ONCE):
                 found += self._of_group(topics[first : first + _AT_ONCE], settled)
@@ -440,11 +442,11 @@ class TransactionalDelivery(WriteAheadSink):
         self._silent: TurnbackError | None = None
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        assert self._records is not None, "this sink only settles"
+        assert self._records is not None, "this sink only resolves transactions"
         return _RecordWriter(self._cluster, self._records, ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
-        assert self._records is not None, "this sink only settles"
+        assert self._records is not None, "this sink only resolves transactions"
         check_target(self._cluster, self._records, ctx)
         if ctx.job_directory is None:
             return
@@ -580,7 +582,7 @@ class TransactionalDelivery(WriteAheadSink):
         2. look whose the prefix is, and whether it is written
         3. write it again if it is not there
         """
-        assert self._claimant is not None, "open comes first"
+        assert self._claimant is not None, "call open first"
         failures = KafkaClient(self._cluster, sink_label(self._claimant.job, self._claimant.uid))
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -598,7 +600,7 @@ class TransactionalDelivery(WriteAheadSink):
                 if not tries_left or (isinstance(explained, ConfigurationError) and not gathered):
                     raise explained from error
                 self._one_by_one = self._one_by_one or gathered
-                _LOG.warning("%s; trying again", explained)
+                _LOG.warning("%s; retrying", explained)
             except BaseException:
                 self._drop_producer()  # its transaction is open
                 raise
@@ -653,15 +655,15 @@ class TransactionalDelivery(WriteAheadSink):
     def _records_of(self, output: StagedOutput) -> Iterator[Record]:
         if output.type != RECORDS:
             raise SinkError(
-                f"epoch {output.epoch} was staged as {output.type}, not as records of Kafka; start "
-                "the job once with the version of Turnback that has staged it"
+                f"epoch {output.epoch} was staged as {output.type}, not as Kafka records; start "
+                "the job once with the version of Turnback that staged it"
             )
         for batch in output.batches():
             yield from staged_records(batch, self._topics[0])
 
     def _new_producer(self) -> TransactionalProducer:
-        assert self._owner is not None, "open comes first"
-        assert self._claimant is not None, "open comes first"
+        assert self._owner is not None, "call open first"
+        assert self._claimant is not None, "call open first"
         return self._fencing_producer(self._owner, self._claimant)
 
     def _fencing_producer(
@@ -721,7 +723,7 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _register(self, ctx: CommitterContext) -> GroupOffsetStore:
         """The register of how far the sink is."""
-        assert self._memory is not None, "open comes first"
+        assert self._memory is not None, "call open first"
         key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
         register = self._registers.get(key)
         if register is None:
@@ -818,9 +820,9 @@ class TransactionalDelivery(WriteAheadSink):
         if not ctx.take_over:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} belongs to {who}, and two "
-                "jobs that share it would abort each other's transactions. Give this sink another "
-                "prefix; or stop the other job and take its output over for good, with "
-                "take_over_sinks=True (turnback run --take-over-sinks)"
+                "jobs that share it would abort each other's transactions. Give this sink "
+                "another prefix; or stop the other job and take its output over permanently "
+                "with take_over_sinks=True (turnback run --take-over-sinks)"
             )
         if not known or ctx.other_jobs is None:
             return
@@ -829,15 +831,15 @@ class TransactionalDelivery(WriteAheadSink):
         except StorageError as error:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
-                f"{who}: whether that job has promised output cannot be read: {error}. Give this "
-                "sink another prefix, or make that directory readable"
+                f"{who}, because it is unknown whether that job has in-doubt output: {error}. "
+                "Give this sink another prefix, or make that directory readable"
             ) from error
         if promised:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
-                f"{who} yet: {promised} transactions of that job are promised and not committed, "
-                f"and would be lost. Stop it, then run `turnback transactions commit {owner.job}`, "
-                "or abort if they are not wanted"
+                f"{who} yet: {promised} in-doubt transactions of that job are not committed and "
+                f"would be lost. Stop it, then run `turnback transactions commit {owner.job}`, "
+                "or abort to discard them"
             )
 
     def _refuse_own(self, ctx: CommitterContext, owner: PrefixOwner, attempt: int) -> None:
@@ -845,15 +847,15 @@ class TransactionalDelivery(WriteAheadSink):
         name = sink_label(ctx.job, ctx.uid)
         if ctx.attempt and owner.uid != ctx.uid and attempt == ctx.attempt:
             raise ConfigurationError(
-                f"{name}: sink {owner.uid!r} of this job has the transactional-id prefix "
-                f"{self.prefix!r} too; give each sink one of its own"
+                f"{name}: sink {owner.uid!r} of this job also has the transactional-id prefix "
+                f"{self.prefix!r}; give each sink its own prefix"
             )
         job_id = owner.job_id or ctx.job_id
         place = f"the transactional-id prefix {self.prefix!r}"
         require_newest_attempt(ctx, job_id, attempt, owner.nonce, place)
         if job_id == ctx.job_id and 0 < ctx.attempt < attempt:
             raise SinkError(
-                f"{name}: attempt {attempt} of the job publishes now, and this is attempt "
+                f"{name}: attempt {attempt} of the job now publishes, not this attempt "
                 f"{ctx.attempt}"
             )
 
@@ -861,12 +863,12 @@ class TransactionalDelivery(WriteAheadSink):
         self, ctx: CommitterContext, register: GroupOffsetStore, output: StagedOutput
     ) -> ConfigurationError:
         return ConfigurationError(
-            f"{sink_label(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
-            "after offsets.retention.minutes, so whether epoch "
-            f"{output.epoch} of attempt {output.attempt} was published is not known. Look into "
-            f"topic {self._topics[0]!r}. If it was: `turnback transactions abort {ctx.job}`. "
-            f"If not, set the offset of partition 0 of group {register.group!r} to 0 with "
-            "kafka-consumer-groups --reset-offsets, and start again"
+            f"{sink_label(ctx.job, ctx.uid)}: Kafka no longer has the progress of this sink, "
+            "which expires after offsets.retention.minutes, so it is unknown whether epoch "
+            f"{output.epoch} of attempt {output.attempt} was published. Check topic "
+            f"{self._topics[0]!r}. If it was published, run `turnback transactions abort "
+            f"{ctx.job}`. If not, set the offset of partition 0 of group {register.group!r} to 0 "
+            "with kafka-consumer-groups --reset-offsets, and start again"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -1006,8 +1008,8 @@ class _StreamingWriter(SinkWriter):
             self._check()
             if left:
                 raise SinkError(
-                    f"{self._client.name}: Kafka has not taken {left} records within "
-                    f"{_FLUSH_S:g} s; the epoch is tried again"
+                    f"{self._client.name}: Kafka has not accepted {left} records within "
+                    f"{_FLUSH_S:g} s; the epoch will be retried"
                 )
         return None
 
@@ -1179,8 +1181,8 @@ def _properties_here(names: str) -> dict[str, str]:
     missing = [v for n, v in variables.items() if n.startswith(login) and v not in os.environ]
     if missing:
         raise ConfigurationError(
-            "the sink logs in to Kafka with properties that are kept nowhere. Set the environment "
-            f"variables {', '.join(missing)}, or give the program as well"
+            "the sink logs in to Kafka with properties that are not stored. Set the environment "
+            f"variables {', '.join(missing)}, or specify the program too"
         )
     return {n: os.environ[v] for n, v in variables.items() if v in os.environ}
 
@@ -1214,7 +1216,7 @@ class KafkaSinkBuilder:
         if not isinstance(record_serializer, KafkaRecordSerializationSchema):
             raise ConfigurationError(
                 "KafkaSink: set_record_serializer takes a KafkaRecordSerializationSchema, not "
-                f"{record_serializer!r:.80}; its builder has to be built"
+                f"{record_serializer!r:.80}; call build() on its builder"
             )
         self._records = record_serializer
         return self
@@ -1242,11 +1244,11 @@ class KafkaSinkBuilder:
             raise ConfigurationError(f"KafkaSink: do not set {key!r}; call {_OWN[key]}")
         if key == "sasl.jaas.config":
             raise ConfigurationError(
-                "KafkaSink: sasl.jaas.config is of Java's client; set sasl.mechanism, "
-                "sasl.username and sasl.password"
+                "KafkaSink: sasl.jaas.config is a setting of the Java client; set "
+                "sasl.mechanism, sasl.username and sasl.password"
             )
         if not isinstance(value, str | int | float | bool):
-            raise ConfigurationError(f"KafkaSink: the property {key!r} has to be a string")
+            raise ConfigurationError(f"KafkaSink: the property {key!r} must be a string")
         self._properties[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -1264,8 +1266,8 @@ class KafkaSinkBuilder:
         exactly_once = self._guarantee is DeliveryGuarantee.EXACTLY_ONCE
         if exactly_once and self._prefix is None:
             raise ConfigurationError(
-                "KafkaSink: exactly-once needs set_transactional_id_prefix(...), a name that no "
-                "other sink has; it must stay the same when the job is started again"
+                "KafkaSink: exactly-once needs set_transactional_id_prefix(...) with a name "
+                "that is unique to this sink and stays the same when the job is started again"
             )
         cluster = Cluster(self._servers, dict(self._properties))
         return KafkaSink(

@@ -106,7 +106,7 @@ class KafkaTopics(KafkaClient):
         place = confluent_kafka().TopicPartition(topic, partition)
         wait_s = kafka_client.START_S
         low, high = self.ask(
-            f"look into topic {topic!r}",
+            f"read topic {topic!r}",
             lambda: self._consumer.get_watermark_offsets(place, timeout=wait_s),
             wait_s,
             self._consumer,

@@ -168,9 +168,8 @@ class KinesisClient:
             except Throttled:
                 if time.monotonic() > end:
                     raise SourceError(
-                        f"{self._name}: Kinesis has refused to give records of stream "
-                        f"{self.stream!r} for {PATIENCE_S:g} s, as too much is read from it. Add "
-                        "shards, or let fewer programs read it"
+                        f"{self._name}: Kinesis has throttled reads of stream {self.stream!r} "
+                        f"for {PATIENCE_S:g} s. Add shards, or let fewer programs read it"
                     ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
@@ -199,13 +198,13 @@ class KinesisClient:
             )
         if code in _LOGIN:
             return ConfigurationError(
-                f"{self._name}: {self._where} refused the login: {text} ({code}). Check "
-                "set_credentials, or what boto3 finds in the environment"
+                f"{self._name}: {self._where} rejected the login: {text} ({code}). Check "
+                "set_credentials, or the credentials in the environment of boto3"
             )
         if code.startswith("AccessDenied"):
             return ConfigurationError(
-                f"{self._name}: {self._where} refused the access to stream {self.stream!r}: "
-                f"{text}. It takes kinesis:DescribeStreamSummary, kinesis:ListShards, "
+                f"{self._name}: {self._where} denied access to stream {self.stream!r}: {text}. "
+                "Required permissions: kinesis:DescribeStreamSummary, kinesis:ListShards, "
                 "kinesis:GetShardIterator and kinesis:GetRecords"
             )
         return SourceError(f"{self._name}: Kinesis, stream {self.stream!r}: {code}: {text}")
@@ -224,7 +223,7 @@ class KinesisClient:
                 "AWS_DEFAULT_REGION"
             )
         return SourceError(
-            f"{self._name}: Kinesis at {self._where} does not answer for stream "
+            f"{self._name}: Kinesis at {self._where} does not respond for stream "
             f"{self.stream!r}: {error}"
         )
 

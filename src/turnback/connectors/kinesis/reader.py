@@ -247,7 +247,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lose(self, text: str) -> None:
         if self._strict:
             raise SourceError(f"{_NAME}: stream {self._options['stream']!r}: {text}. {GO_ON}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        _LOG.warning("%s: %s; it continues with the available records", _NAME, text)
 
     def _client(self) -> KinesisClient:
         if self._made is None:
@@ -290,7 +290,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 renewed = renewed + 1
                 if renewed > _RENEWALS:
                     raise SourceError(
-                        f"{_NAME}: iterators of shard {wanted.shard!r} expire at once"
+                        f"{_NAME}: iterators of shard {wanted.shard!r} expire immediately"
                     ) from None
                 continue
             found += [each for each in page.records if int(each.sequence_number) <= last]
@@ -303,8 +303,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(found) != wanted.number:
             lost = wanted.number - len(found)
             self._lose(
-                f"shard {wanted.shard!r} has {len(found):,} of the {wanted.number:,} records up to "
-                f"{wanted.last} that an epoch had read, so {lost:,} are lost, to retention"
+                f"shard {wanted.shard!r} has {len(found):,} of the {wanted.number:,} records up "
+                f"to {wanted.last} that an epoch had read, so {lost:,} are lost to retention"
             )
         return found
 

@@ -27,22 +27,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
+    "Start from a newer checkpoint or savepoint; or continue with the available records: "
     "set_fail_on_data_loss(False)"
 )
 
 
 def gone_text(shard: str) -> str:
     """What to say of a shard that Kinesis does not list any more."""
-    return f"shard {shard!r} is gone, and was not read to its end, so what was left in it is lost"
+    return (
+        f"shard {shard!r} no longer exists and was not read to its end, so its remaining records "
+        "are lost"
+    )
 
 
 def lost_text(shard: str, since_ms: int) -> str:
     """What to say of a shard that has lost what comes next."""
     since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
     return (
-        f"shard {shard!r} no longer has the record at which the job goes on: what arrived after "
-        f"{since} and is older than the stream's retention is lost"
+        f"shard {shard!r} no longer has the record at the job's position: records that arrived "
+        f"after {since} and are older than the stream's retention are lost"
     )
 
 
@@ -72,8 +75,8 @@ class KinesisSourceCheck:
         stream = position.get("stream", client.stream)
         if stream != client.stream:
             raise ConfigurationError(
-                f"{name}: it goes on in stream {stream!r}, and reads {client.stream!r}. Give the "
-                "source another uid to begin anew, or read the same stream"
+                f"{name}: its position is in stream {stream!r}, but it reads {client.stream!r}. "
+                "Give the source another uid to start over, or read the same stream"
             )
         for shard, at in position.get("shards", {}).items():
             if shard not in listed:
@@ -86,7 +89,7 @@ class KinesisSourceCheck:
         if lost and self.options["fail_on_data_loss"] == "true":
             raise ConfigurationError(f"{name}: {'; '.join(lost)}. {GO_ON}")
         for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+            _LOG.warning("%s: %s; it continues with the available records", name, text)
 
 
 # -- while the job runs
@@ -155,7 +158,7 @@ class KinesisOffsetsInitializer:
         for shard, number in sequence_numbers.items():
             nonempty_text(f"{what}: a shard", shard)
             if not isinstance(number, str) or not number.isdecimal():
-                raise ConfigurationError(f"{what}: {number!r:.80} is no text of digits")
+                raise ConfigurationError(f"{what}: {number!r:.80} is not a string of digits")
         return KinesisOffsetsInitializer(json.dumps(["sequence_numbers", dict(sequence_numbers)]))
 
 
@@ -220,7 +223,9 @@ class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
         """Set where Kinesis is, if it is not AWS's own, such as "http://localhost:4566"."""
         text = nonempty_text("KinesisSource: the endpoint", url)
         if not text.startswith(("http://", "https://")):
-            raise ConfigurationError(f"KinesisSource: {text!r} is no URL such as http://host:4566")
+            raise ConfigurationError(
+                f"KinesisSource: {text!r} is not a URL such as http://host:4566"
+            )
         self._options["endpoint_url"] = text
         return self
 
@@ -236,7 +241,7 @@ class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
             keys["aws_session_token"] = session_token
         for key, value in keys.items():
             if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"KinesisSource: {key} is a text that is not empty")
+                raise ConfigurationError(f"KinesisSource: {key} must be a non-empty string")
         self._options |= keys
         return self
 

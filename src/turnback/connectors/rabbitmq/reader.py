@@ -49,12 +49,12 @@ _TYPES = {
 }
 _NAME = "RabbitMQSource"
 GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
+    "Start from a newer checkpoint or savepoint; or continue with the available records: "
     "set_fail_on_data_loss(False)"
 )
 _BEGIN_ANEW = (
-    "Begin with its first message: set_fail_on_data_loss(False) until the job has gone on, or a "
-    "savepoint of SavepointWriter.from_existing(...).without_sources(uid)"
+    "To begin with its first message, use set_fail_on_data_loss(False) until the job has "
+    "continued, or a savepoint from SavepointWriter.from_existing(...).without_sources(uid)"
 )
 _IDLE_CHECK_S = 5.0
 """How often a stream is looked at in which nothing is written, and of which nothing is read."""
@@ -227,7 +227,7 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lose(self, text: str, remedy: str = GO_ON) -> None:
         if self._strict:
             raise SourceError(f"{_NAME}: {text}. {remedy}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        _LOG.warning("%s: %s; it continues with the available records", _NAME, text)
 
     # -- in tasks
 
@@ -352,15 +352,15 @@ class _Position(NamedTuple):
 
 def _lost(stream: str, first: int, at: int) -> str:
     return (
-        f"stream {stream!r} begins at {first} and the job goes on at {at}, so {first - at:,} "
-        "offsets are lost, to retention"
+        f"stream {stream!r} begins at {first} and the job is at {at}, so {first - at:,} offsets "
+        "are lost to retention"
     )
 
 
 def _shorter(stream: str, end: int, at: int) -> str:
     return (
-        f"stream {stream!r} ends at {end} and the job goes on at {at}: the stream was made anew, "
-        "and what is in it now would be skipped"
+        f"stream {stream!r} ends at {end} and the job is at {at}: the stream was recreated, and "
+        "its new messages would be skipped"
     )
 
 
@@ -380,9 +380,9 @@ def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: ChunkMark) ->
         for ms in (mark.written_ms, found.timestamp)
     )
     return (
-        f"stream {stream!r} was deleted and made anew: what is at offset {found.first} was written "
-        f"at {now}, and the job has seen offset {mark.first} of {before}. It would go on at {at} "
-        "and skip what is in the new stream before that"
+        f"stream {stream!r} was deleted and recreated: its offset {found.first} was written at "
+        f"{now}, but the job has seen offset {mark.first} of {before}. The job would continue at "
+        f"{at} and skip earlier messages of the new stream"
     )
 
 
@@ -423,7 +423,7 @@ class RabbitMQSourceCheck:
         for stream, at in rabbitmq_positions(offset):
             mark = ChunkMark(*marks[stream]) if stream in marks else None
             if stream not in ends:
-                lost.append(f"it goes on in stream {stream!r}, which it does not read")
+                lost.append(f"its position is in stream {stream!r}, which it does not read")
             elif mark is not None and (anew := _made_anew(client, stream, at, mark)):
                 lost.append(anew)
                 remedy = _BEGIN_ANEW
@@ -436,7 +436,7 @@ class RabbitMQSourceCheck:
         if self.options["fail_on_data_loss"] == "true":
             raise ConfigurationError(f"{name}: {'; '.join(lost)}. {remedy}")
         for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+            _LOG.warning("%s: %s; it continues with the available records", name, text)
 
 
 # -- while the job runs

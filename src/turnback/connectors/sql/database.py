@@ -359,9 +359,9 @@ def create_helpers(database: Database) -> None:
                     raise
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{error}. Turnback keeps its records in tables beside the target. Let this user "
-            "create and alter them, or do it yourself and grant SELECT, INSERT, UPDATE and "
-            "DELETE: " + "; ".join(statements.values())
+            f"{error}. Turnback keeps its records in tables next to the target. Allow this user "
+            "to create and alter them, or create them yourself and grant SELECT, INSERT, UPDATE "
+            "and DELETE: " + "; ".join(statements.values())
         ) from error
 
 

@@ -131,12 +131,12 @@ class MySqlSink(SqlSink):
         require("pymysql", "mysql", "MySqlSink")
         super().__init__(table, columns, mode, key)
         if "." in table:
-            raise ConfigurationError(f"MySqlSink: {table!r}: name the database with database=")
+            raise ConfigurationError(f"MySqlSink: {table!r}: specify the database with database=")
         for name, value in (("host", host), ("database", database), ("user", user)):
             if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"MySqlSink: {name} is a string, not {value!r}")
+                raise ConfigurationError(f"MySqlSink: {name} must be a string, not {value!r}")
         if not isinstance(port, int) or not 0 < port < 65536:
-            raise ConfigurationError(f"MySqlSink: port is a number up to 65535, not {port!r}")
+            raise ConfigurationError(f"MySqlSink: port must be a number up to 65535, not {port!r}")
         self.parameters: dict[str, Any] = {
             "host": host, "port": port, "database": database, "user": user
         }  # fmt: skip
@@ -224,13 +224,13 @@ class MySqlDatabase(Database):
             reason = str(error.args[-1])
             for secret in filter(None, (password, parameters.get("ssl", {}).get("password"))):
                 reason = reason.replace(str(secret), "***")
-            told = f"{self.where} cannot be reached: {reason}"
+            told = f"cannot reach {self.where}: {reason}"
             if error.args[0] in _REFUSED:
                 raise ConfigurationError(
-                    f"{told}. Check user, database and password, which is taken from password or "
-                    "from the variable that password_from names"
+                    f"{told}. Check the user, the database and the password, which comes from "
+                    "password or from the environment variable in password_from"
                 ) from None
-            raise SinkError(f"{told}. Is the server running?") from None
+            raise SinkError(f"{told}. Check that the server is running") from None
 
     def close(self) -> None:
         with suppress(self._pymysql.MySQLError, OSError):
@@ -292,7 +292,7 @@ class MySqlDatabase(Database):
             UniqueIndex(
                 name,
                 tuple(column for column, _ in parts),
-                "it compares only the beginning of a column" if any(p for _, p in parts) else None,
+                "it compares only a prefix of a column" if any(p for _, p in parts) else None,
             )
             for name, parts in found.items()
         ]
@@ -324,7 +324,7 @@ class MySqlDatabase(Database):
         if base in ("float", "double") and "(" in column.declared:
             return f"it rounds; use {base} without digits"
         if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
-            return f"it cuts parts of a second off; use {base}(6)"
+            return f"it truncates fractions of a second; use {base}(6)"
         return None
 
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
@@ -352,8 +352,8 @@ class MySqlDatabase(Database):
             self.prepared()
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error}. Exactly-once lists what it has prepared: GRANT XA_RECOVER_ADMIN ON *.* "
-                "to this user"
+                f"{error}. Exactly-once must list its prepared transactions: GRANT "
+                "XA_RECOVER_ADMIN ON *.* to this user"
             ) from None
 
     def check_privileges(self, mode: str) -> None:
@@ -383,8 +383,8 @@ class MySqlDatabase(Database):
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} {self._unpartitioned()}")
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error}. Upsert tries rows in a temporary copy of the table before they are "
-                "promised: GRANT CREATE TEMPORARY TABLES ON "
+                f"{error}. Upsert tests rows in a temporary copy of the table before a "
+                "checkpoint includes them: GRANT CREATE TEMPORARY TABLES ON "
                 f"{_quoted(self._schema)}.* to this user"
             ) from None
 
@@ -573,7 +573,7 @@ def _column(
 
 def _folding(collation: str | None, column_type: str, name: str) -> str:
     return (
-        f"its collation {collation} does not tell upper from lower case, or accents; "
+        f"its collation {collation} does not distinguish upper from lower case, or accents; "
         f"MODIFY {_quoted(name)} {column_type} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     )
 
@@ -606,7 +606,7 @@ _TAKES_THE_REST = re.compile(
 
 def _refusing(kind: str, name: str, table: str) -> str:
     """What may refuse rows only when they are published, and what to do."""
-    late = "may refuse rows after a checkpoint has promised them"
+    late = "may reject rows after a checkpoint has included them"
     if kind == "foreign key":
         how = f"ALTER TABLE {table} DROP FOREIGN KEY {_quoted(name)}"
         return f"has the foreign key {name!r}, which {late}. {how}"

@@ -382,7 +382,7 @@ class TableOwner:
             f"{sink_label(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} in "
             f"{self._database.where} belongs to job {owner.job!r} in {owner.directory}, and two "
             "jobs must not write to one table: readers would see the output of both. Give this "
-            f"sink another table; or stop job {owner.job!r} and hand the table over for good, "
+            f"sink another table; or stop job {owner.job!r} and take the table over permanently "
             "with take_over_sinks=True (turnback run --take-over-sinks)"
         )
 
@@ -395,9 +395,8 @@ class TableOwner:
             )
             # The command above looks for the job where it is recorded to be.
             raise ConfigurationError(
-                f"{unsettled}. If its directory was moved, move it back for that; if that job is "
-                "gone for good, roll them back in the database, the first of them is "
-                f"{left[0].name!r}"
+                f"{unsettled}. If its directory was moved, move it back first; if that job no "
+                f"longer exists, roll them back in the database (the first is {left[0].name!r})"
             )
         if self._ctx.other_jobs is None:
             return
@@ -405,12 +404,12 @@ class TableOwner:
             promised = self._ctx.other_jobs.promised_by(owner.directory)
         except StorageError as error:
             raise ConfigurationError(
-                f"{self._cannot(owner)}: whether it has promised output, which would be lost, "
-                f"cannot be read: {error}. Make its directory readable; if that job is gone for "
-                f"good, delete its row from {self._table}"
+                f"{self._cannot(owner)}, because it is unknown whether that job has in-doubt "
+                f"output, which would be lost: {error}. Make its directory readable; if that job "
+                f"no longer exists, delete its row from {self._table}"
             ) from error
         if promised:
-            raise self._unsettled(owner, f"it has promised {promised} transactions")
+            raise self._unsettled(owner, f"it has {promised} in-doubt transactions")
 
     def _unsettled(self, owner: _Owner, reason: str) -> ConfigurationError:
         return ConfigurationError(

@@ -137,7 +137,9 @@ def _secret_parameters() -> set[str]:
 def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
     psycopg = require("psycopg", "postgres", "PostgresSink")
     if not isinstance(dsn, str):
-        raise ConfigurationError("PostgresSink: dsn is a string, such as 'host=db dbname=shop'")
+        raise ConfigurationError(
+            "PostgresSink: dsn must be a string, such as 'host=db dbname=shop'"
+        )
     try:
         text = psycopg.conninfo.make_conninfo(dsn, **more)
         found: dict[str, str] = psycopg.conninfo.conninfo_to_dict(text)
@@ -145,7 +147,7 @@ def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
         # The error may quote a part of it, and that may be the password.
         names = f" and {', '.join(sorted(more))}" if more else ""
         raise ConfigurationError(
-            f"PostgresSink: libpq cannot read dsn{names}. Give 'host=db port=5432 dbname=shop "
+            f"PostgresSink: libpq cannot read dsn{names}. Use 'host=db port=5432 dbname=shop "
             "user=me' or 'postgresql://me@db:5432/shop', with special characters quoted"
         ) from None
     return {name: str(value) for name, value in found.items()}
@@ -288,7 +290,7 @@ class PostgresDatabase(Database):
         if base == "numeric":
             return _digits_lacking(column, _DIGITS[kind.name], 0)
         if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
-            return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
+            return f"it rounds to {match[1]} of 6 digits of a second; omit the number"
         return None
 
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
@@ -310,9 +312,10 @@ class PostgresDatabase(Database):
         if self.query("SHOW max_prepared_transactions") == [("0",)]:
             raise ConfigurationError(
                 f"{self.where} does not allow prepared transactions, which exactly-once needs: "
-                "max_prepared_transactions is 0. Set it to the number of tasks times the epochs of "
-                "a checkpoint and one more, for example max_prepared_transactions = 100 in "
-                "postgresql.conf, and restart the server; or use mode='upsert', which needs none"
+                "max_prepared_transactions is 0. Set it to the number of tasks times (the "
+                "epochs of a checkpoint + 1), for example max_prepared_transactions = 100 in "
+                "postgresql.conf, and restart the server; or use mode='upsert', which does not "
+                "need them"
             )
 
     def check_privileges(self, mode: str) -> None:
@@ -323,8 +326,8 @@ class PostgresDatabase(Database):
         if lacking:
             user = self.query("SELECT current_user")[0][0]
             raise ConfigurationError(
-                f"{self.where}: user {user!r} may not {' and '.join(lacking)} on {self.target}. "
-                f"GRANT {', '.join(lacking)} ON {self._table} TO {_quoted(user)}"
+                f"{self.where}: user {user!r} is not allowed to {' and '.join(lacking)} on "
+                f"{self.target}. GRANT {', '.join(lacking)} ON {self._table} TO {_quoted(user)}"
             )
 
     # -- rows
@@ -472,14 +475,14 @@ def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
     for secret in filter(None, secrets):
         reason = reason.replace(secret, "***")
     reason = " ".join(reason.split())
-    told = f"{where} cannot be reached: {reason}"
+    told = f"cannot reach {where}: {reason}"
     for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
         if sign in reason:
             return ConfigurationError(
-                f"{told}. Check user, database and password: it is taken from the dsn, from the "
-                "variable that password_from names, or from PGPASSWORD"
+                f"{told}. Check the user, the database and the password, which comes from the "
+                "dsn, from the environment variable in password_from, or from PGPASSWORD"
             )
-    return SinkError(f"{told}. Is the server running?")
+    return SinkError(f"{told}. Check that the server is running")
 
 
 def _address(parameters: Mapping[str, str]) -> str:
@@ -510,15 +513,15 @@ def _column(
         limits = replace(limits, trailing_blanks=False)
     folds = None
     if base == "citext":
-        folds = "its type is citext, which does not tell upper from lower case; use text"
+        folds = "its type is citext, which does not distinguish upper from lower case; use text"
     elif not deterministic:
         folds = 'its collation is not deterministic; use COLLATE "C"'
     elif base.startswith("_"):
-        folds = "different texts, such as {1,2} and {1, 2}, are one array; use text"
+        folds = "different texts, such as {1,2} and {1, 2}, are the same array; use text"
     elif base == "jsonb":
-        folds = 'different texts, such as {"a":1} and {"a": 1}, are one document; use text'
+        folds = 'different texts, such as {"a":1} and {"a": 1}, are the same document; use text'
     elif category in _FOLDING_CATEGORIES:
-        folds = f"different texts may be one {declared}; use text"
+        folds = f"different texts may be the same {declared}; use text"
     numbered = bool(identity) or any(
         (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
     )
@@ -546,11 +549,11 @@ def _unique_index(
 ) -> UniqueIndex:
     problem = None
     if not immediate:
-        problem = "its constraint is DEFERRABLE, and ON CONFLICT takes only those that are not"
+        problem = "its constraint is DEFERRABLE, which ON CONFLICT does not support"
     elif not valid:
         problem = "it is not valid; REINDEX it"
     elif not whole:
-        problem = "it is for some of the rows only"
+        problem = "it covers only some of the rows"
     return UniqueIndex(name, tuple(columns), problem)
 
 
@@ -609,11 +612,11 @@ SELECT kind, name, place::regclass::text FROM found ORDER BY kind, place, name
 
 def _refusing(kind: str, name: str, place: str) -> str:
     """What may refuse rows only when they are published, and what to do."""
-    late = "may refuse rows after a checkpoint has promised them"
+    late = "may reject rows after a checkpoint has included them"
     if kind == "reference":
         return (
-            f"is referenced by the foreign key {name!r} of {place} with columns that are updated, "
-            f"which {late}. Drop it, or leave these columns out"
+            f"is referenced by the foreign key {name!r} of {place} with columns that are "
+            f"updated, which {late}. Drop it, or omit these columns"
         )
     if kind == "trigger":
         return (
@@ -621,23 +624,26 @@ def _refusing(kind: str, name: str, place: str) -> str:
             f"ALTER TABLE {place} DISABLE TRIGGER {_quoted(name)}"
         )
     if kind == "rule":
-        return f"has the rule {name!r}, and ON CONFLICT takes no table with rules. Drop it"
+        return f"has the rule {name!r}, and ON CONFLICT does not support tables with rules. Drop it"
     if kind == "row security":
         return (
             f"has row security for user {name!r}, which {late}. Write as its owner, or "
             f"ALTER ROLE {_quoted(name)} BYPASSRLS"
         )
     if kind == "parent":
-        return f"is a partition of {name}, which {late}, as those of others. Write to {name}"
+        return (
+            f"is a partition of {name}, which {late} that belong to other partitions. Write to "
+            f"{name}"
+        )
     if kind == "partitions":
         return (
-            f"has no partition for all other values in {place}, which {late}. CREATE TABLE "
-            f"{place}_default PARTITION OF {place} DEFAULT, with the name that you like"
+            f"has no default partition in {place}, which {late}. CREATE TABLE {place}_default "
+            f"PARTITION OF {place} DEFAULT, with any name"
         )
     if kind == "partition constraint":
         return (
-            f"has a partition with a constraint of its own, {name!r} of {place}, which {late}. "
-            "Drop it, or add it to the whole table"
+            f"has a partition with its own constraint, {name!r} of {place}, which {late}. Drop "
+            "it, or add it to the whole table"
         )
     how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
     return f"has the {kind} {name!r}, which {late}. {how}"

@@ -101,7 +101,7 @@ class FileMerger:
         for path, bin in bins:
             file = self._join_bin(path, bin)
             if file is None:
-                _LOG.info("files of sink %r have different columns and stay", self._identity.uid)
+                _LOG.info("skipping files of sink %r with different columns", self._identity.uid)
                 self._remove(note, body, with_files=True)
                 return None
             made.append(file)
@@ -290,8 +290,9 @@ def compact_table(
             after, files_before=before.files_before, joined=joined, bytes=before.bytes
         )
     raise SinkError(
-        f"{name}: {place} was changed by others {_TRIES} times while it was compacted: {reason}. "
-        "Nothing was done; try again when less is written, or give the sink compact_files"
+        f"{name}: other writers changed {place} {_TRIES} times during compaction: {reason}. "
+        "Nothing was done; try again when there are fewer writes, or set compact_files on the "
+        "sink"
     )
 
 
@@ -332,7 +333,7 @@ class BackgroundCompaction:
         try:
             done = self._compact(self.alone)
         except TurnbackError as error:
-            _LOG.warning("%s: its table was not compacted: %s", self._name, error)
+            _LOG.warning("%s: cannot compact its table: %s", self._name, error)
         else:
             _LOG.info(
                 "%s: compacted %d files into %d",

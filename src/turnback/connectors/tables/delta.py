@@ -88,8 +88,8 @@ class DeltaTarget:
             changes = [change for change in changes if change.kind is not ChangeKind.ADD]
         if changes or others:
             raise ConfigurationError(
-                f"{self._name}: the stream does not fit the Delta table {self._sink.place}: "
-                f"{self._problems(changes, others)}. Change the stream or the table, or give "
+                f"{self._name}: the stream does not match the Delta table {self._sink.place}: "
+                f"{self._problems(changes, others)}. Change the stream or the table, or use "
                 "another path"
             )
 
@@ -154,8 +154,8 @@ class DeltaTarget:
                 self._sync()
                 return
         raise SinkError(
-            f"{self._name}: there is no Delta table at {self._sink.place} any more. Put it back, "
-            "or start the job again to have it created"
+            f"{self._name}: the Delta table at {self._sink.place} no longer exists. Restore it, "
+            "or start the job again to create it"
         )
 
     def remembered(self, identity: SinkIdentity) -> Mark | None:
@@ -309,7 +309,7 @@ class DeltaTarget:
             except Exception as error:
                 raise ConfigurationError(
                     f"{self._name}: Delta has no type for column {field.name!r} ({field.type}); "
-                    "convert it before the sink, a time of day to a string for example"
+                    "convert it before the sink, for example a time of day to a string"
                 ) from error
 
     @contextmanager
@@ -401,11 +401,14 @@ class DeltaSink(TableSink):
     def unusable_here(self) -> str | None:
         if "://" in self.uri or Path(self.uri).is_dir():
             return None
-        return f"writes to {self.uri}, which is not on this machine. Go where it is mounted"
+        return (
+            f"writes to {self.uri}, which does not exist on this machine. Run the command on a "
+            "machine where it is mounted"
+        )
 
     def _location(self, path: str | os.PathLike[str]) -> str:
         if not isinstance(path, str | os.PathLike):
-            raise self._refused(f"path is a string or a Path, not {path!r}")
+            raise self._refused(f"path must be a string or a Path, not {path!r}")
         text = os.fspath(path)
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             raise self._refused(f"{text!r} is not a path")

@@ -189,7 +189,7 @@ class ColumnChange:
         if self.kind is ChangeKind.ADD:
             return f"the table has no column {self.column!r} ({self.here})"
         if self.kind is ChangeKind.NULLABLE:
-            return f"column {self.column!r} must not be null in the table, but may be here"
+            return f"column {self.column!r} must not be null in the table, but can be null here"
         return f"column {self.column!r} is {self.there} in the table, {self.here} here"
 
     def remedy(self, table: str) -> str:
@@ -238,15 +238,15 @@ def describe_problems(changes: list[ColumnChange], others: list[str], table: str
     found = "; ".join([*(change.describe() for change in changes), *others])
     if not changes:
         return found
-    return f"{found}. What is needed: {'; '.join(change.remedy(table) for change in changes)}"
+    return f"{found}. Required changes: {'; '.join(change.remedy(table) for change in changes)}"
 
 
 def changed_table(name: str, kind: str, place: str, problems: str) -> TableChangedError:
     """The error of a job whose table was changed while it runs."""
     return TableChangedError(
-        f"{name}: the {kind} table {place} was changed while the job ran, and its rows do not fit "
-        f"any more: {problems}. Then start the job again: its checkpoint has promised what is not "
-        "in the table yet"
+        f"{name}: the {kind} table {place} was changed while the job was running, and the job's "
+        f"rows no longer match it: {problems}. Then start the job again: its checkpoint contains "
+        "in-doubt output that is not in the table yet"
     )
 
 
@@ -381,7 +381,7 @@ class TableTransaction(msgspec.Struct, frozen=True):
         try:
             transaction = msgspec.msgpack.decode(body, type=cls)
         except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+            raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
         identity = transaction.identity(ctx)
         names = FileNames(identity)
         for path in (file.path for file in transaction.files):
@@ -519,7 +519,8 @@ class TableWriter(SinkWriter):
                 if arrow.column(column).null_count:
                     raise NullKeyError(
                         f"{self._name}: the key column {column!r} is null in an element, so it "
-                        "cannot be found in the table again; filter such elements out"
+                        "cannot be found in the table again; filter such elements out before "
+                        "the sink"
                     )
             self._held.append(arrow)
             self._held_bytes += arrow.nbytes
@@ -594,7 +595,7 @@ class TableWriter(SinkWriter):
             ) from error
         except pa.ArrowException as error:
             raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as Parquet: {error}"
+                f"{self._name}: cannot write {self._ctx.type} as Parquet: {error}"
             ) from error
 
 

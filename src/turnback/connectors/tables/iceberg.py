@@ -192,9 +192,9 @@ class IcebergTarget:
             changes = [change for change in changes if change.kind not in ADDITIVE]
         if changes or others:
             raise ConfigurationError(
-                f"{self._name}: the stream does not fit the Iceberg table {self._sink.place}: "
-                f"{describe_problems(changes, others, self._sink.place)}. Change the stream or the "
-                "table, or name another table"
+                f"{self._name}: the stream does not match the Iceberg table {self._sink.place}: "
+                f"{describe_problems(changes, others, self._sink.place)}. Change the stream or "
+                "the table, or use another table"
             )
 
     def adapt(self, type: TypeInfo) -> None:
@@ -248,8 +248,8 @@ class IcebergTarget:
         self._table = self._open()
         if self._table is None:
             raise SinkError(
-                f"{self._name}: there is no Iceberg table {self._sink.place} any more. Put it "
-                "back, or start the job again to have it created"
+                f"{self._name}: the Iceberg table {self._sink.place} no longer exists. Restore "
+                "it, or start the job again to create it"
             )
         with self._failures("sync"):
             self._require_same()
@@ -331,7 +331,7 @@ class IcebergTarget:
             self._joined = None
             self._sync()
         if not replaced:
-            raise ConflictError("the files it has joined were changed")
+            raise ConflictError("the merged files were changed")
         return replaced
 
     def version(self) -> str:
@@ -455,9 +455,9 @@ class IcebergSink(TableSink):
         super().__init__(**options)
         require("pyiceberg", "iceberg", "IcebergSink")
         if not isinstance(catalog, str | Mapping) or not catalog:
-            raise self._refused("catalog is the properties of a catalog, or the name of one")
+            raise self._refused("catalog must be the properties of a catalog, or the name of one")
         if not isinstance(table, str) or not all(table.split(".")) or "." not in table:
-            raise self._refused(f"table is 'namespace.table', not {table!r}")
+            raise self._refused(f"table must be 'namespace.table', not {table!r}")
         self.table = table
         self._catalog = catalog if isinstance(catalog, str) else tuple(sorted(catalog.items()))
 
@@ -535,7 +535,7 @@ def other_problems(
     problems = _lost_columns(table, schema) if mode == "upsert" else []
     found = _partition_columns(table)
     if found is None:
-        return [*problems, "it is partitioned by a transform; only plain columns can be written"]
+        return [*problems, "it is partitioned by a transform; only plain columns are supported"]
     return problems + partition_differences(found, partition_by)
 
 
@@ -555,7 +555,7 @@ def _lost_columns(table: Any, schema: pa.Schema) -> list[str]:
     """Columns that only the table has; PyIceberg replaces whole rows in an upsert."""
     names = [name for name in table.schema().column_names if "." not in name]
     return [
-        f"column {name!r}, which only the table has, would lose its values in an upsert"
+        f"column {name!r}, which only exists in the table, would lose its values in an upsert"
         for name in names
         if name not in schema.names
     ]

@@ -414,8 +414,8 @@ class TableCommitter:
             else:
                 raise ConfigurationError(
                     f"{self._name}: output was prepared in the other mode, 'append' or 'upsert', "
-                    "and is not committed yet. Start the job once with the mode it had, stop it "
-                    "with a savepoint, then change the mode"
+                    "and is not committed yet. Start the job once with its previous mode, stop "
+                    "it with a savepoint, then change the mode"
                 )
         self._version = self._target.version()
 
@@ -433,9 +433,10 @@ class TableCommitter:
             if transaction.version <= remembered.fence:
                 raise SinkError(
                     f"{self._name}: {transaction.rows} rows of epoch {transaction.epoch} of "
-                    f"attempt {transaction.attempt} are lost: attempt {remembered.attempt} has "
-                    "rolled them back, because it did not start from the checkpoint that promises "
-                    "them. Start from an earlier checkpoint or a savepoint, which writes them again"
+                    f"attempt {transaction.attempt} are lost: attempt {remembered.attempt} "
+                    "rolled them back, because it did not start from the checkpoint that "
+                    "contains them. Start from an earlier checkpoint or a savepoint, which "
+                    "writes them again"
                 )
 
     def _append(self, due: Sequence[TableTransaction], mark: Mark, done: int) -> None:
@@ -476,7 +477,7 @@ class TableCommitter:
             return action()
         except (StorageError, pa.ArrowException) as error:
             raise SinkError(
-                f"{self._name}: small files of {self._place} cannot be joined: {error}"
+                f"{self._name}: cannot merge small files of {self._place}: {error}"
             ) from error
 
     def _newest_rows(self, transactions: Sequence[TableTransaction]) -> pa.Table:
@@ -504,11 +505,11 @@ class TableCommitter:
                 return action()
             except ConflictError as error:
                 reason = str(error)
-                _LOG.info("%s: %s; trying again", self._name, reason)
+                _LOG.info("%s: %s; retrying", self._name, reason)
             time.sleep(min(_LONGEST_WAIT_S, 0.05 * 2**tried) * random.uniform(0.5, 1))
         raise SinkError(
-            f"{self._name}: {self._place} was changed by others {_TRIES} times while committing: "
-            f"{reason}"
+            f"{self._name}: other writers changed {self._place} {_TRIES} times during the "
+            f"commit: {reason}"
         )
 
     # -- rolling back
@@ -535,7 +536,7 @@ class TableCommitter:
                 self._remove(transaction)
                 continue
             _LOG.warning(
-                "%s: %d rows of epoch %d are not rolled back: %s has them",
+                "%s: not rolling back %d rows of epoch %d: %s already contains them",
                 self._name,
                 transaction.rows,
                 transaction.epoch,
@@ -556,8 +557,8 @@ class TableCommitter:
         self._settle_joins(identity, self._before.get(identity, fenced))
         if left and identity.job_id != self._ctx.job_id:
             _LOG.warning(
-                "%s: output of %d tasks of sink %r, which the job had written and not published "
-                "before it was started afresh, is dropped",
+                "%s: dropping output of %d tasks of sink %r that the job had written but not "
+                "published before it was started fresh",
                 self._name,
                 len(left),
                 identity.uid,
@@ -612,15 +613,17 @@ class TableCommitter:
         except NotFoundError:
             raise SinkError(
                 f"{self._name}: {file.rows} rows of epoch {transaction.epoch} are lost: "
-                f"{self._place}/{file.path} does not exist. Was it removed by hand, or by a vacuum "
-                "while the job was down? Put it back, or start from an earlier checkpoint"
+                f"{self._place}/{file.path} does not exist. It may have been removed by hand, or "
+                "by a vacuum while the job was down. Restore it, or start from an earlier "
+                "checkpoint"
             ) from None
         except StorageError as error:
             raise SinkError(f"{self._name}: cannot read {file.path}: {error}") from error
         if len(data) != file.length:
             raise SinkError(
-                f"{self._name}: {self._place}/{file.path} has {len(data)} bytes, {file.length} "
-                "were written; it was changed from outside and has not been committed"
+                f"{self._name}: {self._place}/{file.path} has {len(data)} bytes, but "
+                f"{file.length} were written; another program changed it, so it has not been "
+                "committed"
             )
         return data
 
@@ -670,7 +673,7 @@ class TableCommitter:
                 continue  # its task has removed it itself
             except StorageError as error:
                 raise SinkError(
-                    f"{self._name}: what {note} names cannot be removed: {error}"
+                    f"{self._name}: cannot delete the files listed in {note}: {error}"
                 ) from error
 
 
@@ -746,21 +749,21 @@ class TableSink(Sink):
         self.key = self._columns("key", key)
         self.mode = mode
         if mode not in ("append", "upsert"):
-            raise self._refused(f"mode is 'append' or 'upsert', not {mode!r}")
+            raise self._refused(f"mode must be 'append' or 'upsert', not {mode!r}")
         if (mode == "upsert") != bool(self.key):
-            raise self._refused("mode='upsert' and key go together: give both, or none")
+            raise self._refused("mode='upsert' and key require each other: give both or neither")
         self.write_every = self._count("write_every", write_every, "checkpoints")
         self.write_bytes = self._bytes("write_bytes", write_bytes)
         self.compact_files = compact_files
         self.evolve_table = evolve_table
         if not isinstance(evolve_table, bool):
-            raise self._refused(f"evolve_table is True or False, not {evolve_table!r}")
+            raise self._refused(f"evolve_table must be True or False, not {evolve_table!r}")
         if compact_files is not None:
             self._count("compact_files", compact_files, "files", least=2, most=_MOST_FILES)
         if self.write_bytes is not None and self.write_every == 1:
             raise self._refused(
-                "write_bytes needs write_every: it says after how many checkpoints rows are "
-                "written if fewer bytes come, for example write_every=30"
+                "write_bytes needs write_every, the number of checkpoints after which rows are "
+                "written even if there are fewer bytes, for example write_every=30"
             )
 
     @property
@@ -881,9 +884,7 @@ class TableSink(Sink):
                             epoch=task[1],
                         )
         except StorageError as error:
-            raise SinkError(
-                f"what it has written below {self.place} cannot be listed: {error}"
-            ) from error
+            raise SinkError(f"cannot list its files below {self.place}: {error}") from error
         return found.values()
 
     def _check_columns(self, ctx: CommitterContext) -> None:
@@ -895,24 +896,26 @@ class TableSink(Sink):
             for column in columns:
                 if column not in schema.names:
                     raise self._refused(
-                        f"{argument} names {column!r}, which the stream does not have; its columns "
-                        f"are {', '.join(schema.names)}"
+                        f"{argument} contains {column!r}, which the stream does not have; its "
+                        f"columns are {', '.join(schema.names)}"
                     )
                 kind = schema.field(column).type
                 if not is_partitionable(kind):
                     raise self._refused(
-                        f"{argument} names {column!r}, which is of type {kind}; use "
-                        "strings, integers, booleans, dates or timestamps"
+                        f"{argument} contains {column!r}, which is of type {kind}; use strings, "
+                        "integers, booleans, dates or timestamps"
                     )
         if self.partition_by and set(schema.names) == set(self.partition_by):
-            raise self._refused("a table needs a column that is not in partition_by")
+            raise self._refused("a table needs at least one column that is not in partition_by")
 
     def _columns(self, argument: str, columns: Sequence[str]) -> tuple[str, ...]:
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
             names
         ):
-            raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
+            raise self._refused(
+                f"{argument} must be a list of distinct column names, not {columns!r}"
+            )
         return names
 
     def _count(
@@ -920,7 +923,7 @@ class TableSink(Sink):
     ) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self._refused(
-                f"{argument} is a number of {what}, {least} to {most}, not {value!r}"
+                f"{argument} must be a number of {what} from {least} to {most}, not {value!r}"
             )
         return value
 
@@ -929,7 +932,7 @@ class TableSink(Sink):
             return None
         size = parse_size(value, f"{type(self).__name__}: {argument}")
         if not size:
-            raise self._refused(f"{argument} is a size above 0, for example '256 mb'")
+            raise self._refused(f"{argument} must be a size above 0, for example '256 mb'")
         return size
 
     def _described(self) -> dict[str, str]:

@@ -131,7 +131,9 @@ def test_handed_over_the_former_owner_is_refused(root, sink, ctx, writer_ctx):
 def test_nothing_is_handed_over_that_may_be_promised(root, sink, ctx, writer_ctx):
     sink.claim(ctx())
     promised = write(sink, writer_ctx(job_id="id of likes"), ("a", 1))
-    with pytest.raises(ConfigurationError, match=r"1 files .*`turnback transactions commit likes`"):
+    with pytest.raises(
+        ConfigurationError, match=r"1 unpublished files .*`turnback transactions commit likes`"
+    ):
         sink.claim(ctx("fork", take_over=True))
     sink.committer(ctx()).recover([promised])
     sink.claim(ctx("fork", take_over=True))
@@ -168,9 +170,9 @@ def test_what_the_owner_has_promised_is_not_taken_from_it(root, sink, ctx, task,
     promised = write(sink, task(), ("a", 1))
     take = {"take_over": True, "attempt": 0, **taker}
     for others, reason in (
-        (Others(3), "promised 3 transactions .*`turnback transactions commit likes`"),
-        (Others(None), "cannot be read from .*permission denied"),
-        (None, "1 files there that are not published"),
+        (Others(3), "3 in-doubt transactions .*`turnback transactions commit likes`"),
+        (Others(None), "cannot read .*permission denied"),
+        (None, "1 unpublished files there"),
     ):
         for step in (sink.check_claim, sink.claim):
             with pytest.raises(ConfigurationError, match=reason):
@@ -214,7 +216,7 @@ def test_a_fresh_start_rolls_back_what_the_job_had_staged(root, sink, ctx, task,
     (left,) = root.rglob("*.inprogress")
     assert left.is_relative_to(root / ".turnback" / "fork")
     for uid in ("out", "it was renamed since"):
-        assert f"bytes that sink {uid!r} had written and not published" in caplog.text
+        assert f"bytes that sink {uid!r} had written but not published" in caplog.text
     with pytest.raises(SinkError, match="1 rows of epoch 2 are lost"):
         sink.committer(ctx(attempt=5)).commit([done, promised])
     assert seen(root) == [1]
@@ -264,7 +266,9 @@ def test_a_directory_that_was_emptied_is_claimed_again(root, sink, ctx, writer_c
 def test_a_damaged_record_of_the_owner(root, sink, ctx):
     sink.claim(ctx())
     (root / ".turnback" / ".owner").write_bytes(b"rubbish")
-    with pytest.raises(ConfigurationError, match=r"cannot be read: .*Remove (.*\.owner) if") as bad:
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read which job owns .*Remove (.*\.owner) if"
+    ) as bad:
         sink.claim(ctx())
     # It is the way out.
     Path(re.search("Remove (.*owner)", str(bad.value))[1]).unlink()
