@@ -118,10 +118,8 @@ class Committers:
         """Have every sink commit, and call `committed` with the uid of each that has.
 
         Without `flush`, sinks that publish several checkpoints at once may let this one wait.
-
-        Raises:
-            SinkError: At least one sink did not commit.
-            ConfigurationError: A sink cannot commit, and trying again would not help.
+        Raises `SinkError` if a sink did not commit, and `ConfigurationError` if trying again would
+        not help.
         """
         failed: list[tuple[str, BaseException]] = []
         for uid, handles in transactions.items():

@@ -100,13 +100,11 @@ return 1
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The job that keys belong to, as it is noted in Redis.
+    """The job that keys belong to, as it is noted in Redis, and the driver of its newest attempt.
 
-    Attributes:
-        attempt: Its newest attempt; 0 until the first one has begun since the keys became its own.
-        nonce: Which driver has that attempt.
-        claim: Stands for all that the job has written since the keys became its own; it is part of
-            the version of each value. Older versions of Turnback had none.
+    The attempt is 0 until the first one has begun since the keys became its own. The claim stands
+    for all that the job has written since then, and is part of the version of each value; older
+    versions of Turnback had none.
     """
 
     job: str

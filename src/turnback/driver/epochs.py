@@ -287,10 +287,8 @@ def check_barriers(
 ) -> EpochAcks:
     """Check that every task has read the attempts that acknowledge, and no others.
 
-    `source_tasks` is how many tasks a first level has that reads the sources.
-
-    Raises:
-        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
+    `source_tasks` is how many tasks a first level has that reads the sources. If two attempts of a
+    task were read, nothing is confirmed: `EpochConflictError`.
     """
     acks = [ack for barrier in barriers for ack in barrier.acks]
     names = align(barriers, _tasks(levels[-1], source_tasks), "the driver")

@@ -268,13 +268,9 @@ def _hash(path: str) -> int:
 
 
 class FilesWatch:
-    """Over the files of one source.
+    """Over the files of one source; tells which were changed after they were read, each once.
 
-    Args:
-        watched: Where they are.
-        seen: Those that were read.
-        log: Gives the list of files seen as of now; None while the job does not run.
-        on_changed: Told which files were found to be changed, each once.
+    `log` gives the list of files seen as of now; None while the job does not run.
     """
 
     def __init__(

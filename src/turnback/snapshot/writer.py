@@ -210,10 +210,8 @@ PARTS = pa.schema([pa.field("part", pa.binary())])
 class RowEncoder:
     """Turns typed columns into rows of bytes; refuses what cannot be state.
 
-    Attributes:
-        grouped: The column ``key_group`` is right already; else it is computed here.
-        last_epoch: The savepoint's, for rows that come from a user; None for rows that were
-            state before.
+    If they are `grouped`, the column ``key_group`` is right already; else it is computed here. The
+    savepoint's last epoch is for rows that come from a user; None for rows that were state before.
     """
 
     state: StateSchema
@@ -386,11 +384,7 @@ class _FilesTask:
 
 @dataclass(frozen=True)
 class ExportTask(_FilesTask):
-    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives.
-
-    Attributes:
-        limits: What has expired, and is left out.
-    """
+    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives."""
 
     limits: Limits = field(default_factory=dict)
 

@@ -172,11 +172,7 @@ their names; those are in our list of files seen anyway."""
 
 
 class SparkEngine:
-    """Runs jobs on a Spark session.
-
-    Raises:
-        ConfigurationError: Jobs cannot run on this Spark.
-    """
+    """Runs jobs on a Spark session, unless `check_spark` refuses it."""
 
     def __init__(self, spark: SparkSession) -> None:
         check_spark(spark)
@@ -441,9 +437,7 @@ def unreadable_file(
 ) -> SourceError | None:
     """What to say of an error of Spark that is about an input file; None if it is not.
 
-    Args:
-        error: What Spark raised.
-        new_files: Returns what the epoch reads: new entries of sources' lists of files, by name.
+    `new_files` returns what the epoch reads: new entries of sources' lists of files, by name.
     """
     match = _FILE.search(str(error))
     if match is None:

@@ -120,10 +120,8 @@ def literal_pattern(text: str) -> str:
 class SourceFrame(NamedTuple):
     """A DataFrame as a source of a job.
 
-    Attributes:
-        whole: Whether all of its columns are read, whoever needs them.
-        partitioned: Whether every row says from which partition it comes.
-        ordered: Whether it is known in which order rows come.
+    All of its columns are read, whoever needs them, if it is `whole`; every row says from which
+    partition it comes if it is `partitioned`; rows come in a known order if it is `ordered`.
     """
 
     frame: Any

@@ -133,9 +133,6 @@ def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]
 
     They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
     would have to be started, and load everything, besides those that are there.
-
-    Raises:
-        TurnbackError: What a task raised, without Spark's stack trace around it.
     """
     if not tasks:
         return []

@@ -35,12 +35,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class TopicRetention:
-    """For how long a topic keeps records.
-
-    Attributes:
-        ms: For so long; None for ever.
-        by_size: Whether records go when there are too many bytes.
-    """
+    """For how long a topic keeps records, None for ever; `by_size` if there is a limit in bytes."""
 
     ms: int | None
     by_size: bool
@@ -53,12 +48,8 @@ class TopicRetention:
 class KafkaOffsets(KafkaClient):
     """Asks where partitions begin and end, and how old a record is.
 
-    Whatever Kafka does not answer in time is a `SourceError`.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the source.
-        committed: Whether only committed records count, as its readers see them.
+    Whatever Kafka does not answer in time is a `SourceError`. With `committed` only committed
+    records count, as its readers see them.
     """
 
     def __init__(self, cluster: Cluster, name: str, *, committed: bool = True) -> None:

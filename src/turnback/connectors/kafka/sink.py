@@ -93,13 +93,7 @@ class StoredOffset(NamedTuple):
 
 
 class KafkaMemory(KafkaClient):
-    """The compacted topic.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the sink.
-        create: Whether to create the topic if it is not there.
-    """
+    """The compacted topic, which is created if it is not there and `create` says so."""
 
     def __init__(self, cluster: Cluster, name: str, *, create: bool) -> None:
         super().__init__(cluster, name)
@@ -132,15 +126,9 @@ class KafkaMemory(KafkaClient):
         """The newest note under a name.
 
         An open transaction of any sink hides what is behind it. That matters only if there is
-        something under this name.
-
-        Args:
-            name: The name.
-            settled: Whether to wait for what is hidden under this name. It may be in a transaction
-                that lasts until somebody makes a producer of the same transactional id.
-
-        Raises:
-            SinkError: A transaction has hidden a note for too long.
+        something under this name: then `settled` waits for it. It may be in a transaction that
+        lasts until somebody makes a producer of the same transactional id, so a `SinkError` ends
+        the wait.
         """
         until = time.monotonic() + kafka_client.PATIENCE_S
         levels = confluent_kafka().IsolationLevel
@@ -294,9 +282,8 @@ class GroupOffsetStore(KafkaClient):
     def get(self, *, settled: bool = True) -> list[StoredOffset]:
         """What is remembered; the newest last.
 
-        Args:
-            settled: Whether to wait until no transaction is open that may change it. A producer of
-                the same transactional id ends such a transaction; until there is one, it may last.
+        With `settled` it waits until no transaction is open that may change it. A producer of the
+        same transactional id ends such a transaction; until there is one, it may last.
         """
         with self.failures("read how far it is"):
             found = self._of_group(self._places, settled)
@@ -368,10 +355,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
     """The job that a transactional-id prefix belongs to, and which of its sinks uses it.
 
     The number beside it is the job's newest attempt; 0 until one has begun since it is the owner.
-
-    Attributes:
-        job_id: Identity of the job's lineage; older versions of Turnback did not note it.
-        nonce: Which driver has that attempt, likewise.
+    Older versions of Turnback noted neither job id nor nonce.
     """
 
     job: str
@@ -382,12 +366,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
 
 
 class KafkaProgress(msgspec.Struct, frozen=True):
-    """Who has published up to the version beside it.
-
-    Attributes:
-        directory_id: The job directory; copies of it have the same job id.
-        nonce: Which driver had the attempt that staged the epoch.
-    """
+    """Who has published up to the version beside it: the driver that had the attempt then."""
 
     directory_id: str
     nonce: str = ""
@@ -962,8 +941,7 @@ _FLUSH_S = 120.0
 class StreamingDelivery(Sink):
     """Writes from tasks, at once; what a task has written cannot be taken back.
 
-    Args:
-        waits: Whether an epoch ends only when Kafka has all its records.
+    An epoch `waits` until Kafka has all its records, or does not.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class TopicLimits(NamedTuple):
-    """What a topic refuses.
-
-    Attributes:
-        bytes: A record with its key and what comes around it may have so many; None if unknown.
-        needs_key: Whether it refuses records without a key, as compacted topics do.
-    """
+    """What a topic refuses: larger records, all around them included, and those without a key."""
 
     bytes: int | None
     needs_key: bool
@@ -56,13 +51,7 @@ def topic_ids(admin: Any, topics: Iterable[str], timeout_s: float) -> dict[str, 
 
 
 class KafkaTopics(KafkaClient):
-    """Looks at topics, and creates none.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the source or sink.
-        failure: The error for what may pass, such as a cluster that does not answer.
-    """
+    """Looks at topics, and creates none; see `KafkaClient` for the arguments."""
 
     def __init__(
         self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
@@ -78,23 +67,13 @@ class KafkaTopics(KafkaClient):
         self._consumer = self.make(confluent_kafka().Consumer, {**self._settings, **own})
 
     def all(self) -> dict[str, list[int]]:
-        """The partitions of all topics that the user may see.
-
-        Raises:
-            ConfigurationError: Kafka refuses the login.
-            TurnbackError: The cluster cannot be reached.
-        """
+        """The partitions of all topics that the user may see."""
         with self.failures("list topics"):
             found = self._metadata(None).topics
         return {name: sorted(topic.partitions) for name, topic in found.items()}
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic.
-
-        Raises:
-            ConfigurationError: There is no such topic, or Kafka refuses the login.
-            TurnbackError: The cluster cannot be reached.
-        """
+        """The partitions of a topic; `ConfigurationError` if there is no such topic."""
         with self.failures(f"find topic {topic!r}"):
             found = self._metadata(topic).topics[topic]
             if found.error is not None:

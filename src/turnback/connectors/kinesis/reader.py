@@ -77,9 +77,8 @@ class KinesisRecords(DataSource):
 class _Range:
     """What a task reads: `number` records of a shard from a place on, the last of which is known.
 
-    Attributes:
-        first: The number of the first of them in the shard.
-        data: The records themselves, in Arrow's format, if they were read already.
+    The `first` has this number in the shard; `data` has the records in Arrow's format, if they were
+    read already.
     """
 
     shard: str
@@ -91,11 +90,7 @@ class _Range:
 
 
 class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream; all but `read` runs in one process beside the driver.
-
-    Args:
-        options: See `turnback.connectors.kinesis.source`.
-    """
+    """Reads a stream; all but `read` runs in one process beside the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)

@@ -48,22 +48,11 @@ def lost_text(shard: str, since_ms: int) -> str:
 
 @dataclass(frozen=True)
 class KinesisSourceCheck:
-    """Makes sure that Kinesis answers, takes the login, and has what comes next.
-
-    Attributes:
-        options: Options of the source; may hold keys.
-    """
+    """Makes sure that Kinesis answers, takes the login, and has what comes next."""
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, name: str, offset: str | None) -> None:
-        """Check it.
-
-        Raises:
-            ConfigurationError: The stream is missing, the login is refused, or the stream has lost
-                what comes next.
-            SourceError: Kinesis does not answer.
-        """
         client = KinesisClient(self.options, name)
         retention_ms = client.retention_ms()
         listed = {shard.id for shard in client.shards()}

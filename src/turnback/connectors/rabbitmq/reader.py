@@ -113,11 +113,7 @@ def server_of(options: Mapping[str, str]) -> RabbitMQServer:
 
 
 class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams; all but `read` runs in one process beside the driver.
-
-    Args:
-        options: See `turnback.connectors.rabbitmq.source`.
-    """
+    """Reads streams; all but `read` runs in one process beside the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -391,11 +387,7 @@ def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: ChunkMark) ->
 
 @dataclass(frozen=True)
 class RabbitMQSourceCheck:
-    """Makes sure that the server answers, takes the login, and has what comes next.
-
-    Attributes:
-        options: Options of the source; hold the password.
-    """
+    """Makes sure that the server answers, takes the login, and has what comes next."""
 
     options: Mapping[str, str] = field(repr=False)
 

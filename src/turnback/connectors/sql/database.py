@@ -70,8 +70,6 @@ class TransactionId(msgspec.Struct, frozen=True):
 
     Attributes:
         sink: Job directory, job and sink, as `name_sink_in_database` gives it.
-        partition: Index of the task.
-        task: Spark's id of this attempt of the task.
         driver: The mark of the driver's nonce: a job directory that was restored from a backup
             counts the same attempts again. Empty where names did not tell it yet.
     """
@@ -152,11 +150,9 @@ class TableColumn(NamedTuple):
 
 
 class UniqueIndex(NamedTuple):
-    """A unique constraint or index of the target.
+    """A unique constraint or index of the target; a column is None where it compares an expression.
 
-    Attributes:
-        columns: Those it compares; None for an expression.
-        problem: Why rows cannot be found by it; None if they can.
+    `problem` is why rows cannot be found by it, None if they can.
     """
 
     name: str
@@ -165,11 +161,7 @@ class UniqueIndex(NamedTuple):
 
 
 class WrittenField(NamedTuple):
-    """A field of the stream that goes into a column of the target.
-
-    Attributes:
-        position: Of the field in the stream.
-    """
+    """A field of the stream, at a position in its rows, that goes into a column of the target."""
 
     position: int
     column: str
@@ -246,11 +238,7 @@ class Database(ABC):
 
     @abstractmethod
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
-        """What a column makes of texts, in their order; writes nothing.
-
-        Raises:
-            SinkError: The column does not take one of them.
-        """
+        """What a column makes of texts, in their order; `SinkError` if it refuses one of them."""
 
     @abstractmethod
     def check_prepared_transactions(self) -> None:
@@ -335,11 +323,7 @@ _ADDED = {"turnback_progress": ("nonce", "text")}
 
 
 def create_helpers(database: Database) -> None:
-    """Create Turnback's tables where they are missing, and add what older versions left out.
-
-    Raises:
-        ConfigurationError: The user may not; the message has the statements.
-    """
+    """Create Turnback's tables where they are missing, and add what older versions left out."""
     missing = [name for name in HELPERS if not database.has_table(name)]
     statements = {
         name: f"CREATE TABLE IF NOT EXISTS {database.helper(name)} "

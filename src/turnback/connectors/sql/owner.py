@@ -31,12 +31,9 @@ from turnback.storage.locations import canonical_directory
 
 
 class Progress(NamedTuple):
-    """The newest output that a table has of a sink.
+    """The newest output that a table has of a sink, 0 if there is none, and the driver's nonce.
 
-    Attributes:
-        version: Attempt and epoch; 0 if there is none. Of rows in prepared transactions only the
-            attempt counts.
-        nonce: The driver of that attempt; empty if it is not known.
+    Of rows in prepared transactions only the attempt in the version counts.
     """
 
     version: int = 0
@@ -46,11 +43,8 @@ class Progress(NamedTuple):
 class SinkProgress:
     """The record of one sink in `turnback_progress`.
 
-    Args:
-        database: A connection to the sink's table.
-        ctx: Who commits.
-        before: The job that the table belonged to until now, if it was in the same job directory;
-            empty if there was none. Only what looks at all sinks of the directory needs it.
+    `before` is the job that the table belonged to until now, if it was in the same job directory.
+    Only what looks at all sinks of the directory needs it.
     """
 
     def __init__(self, database: Database, ctx: CommitterContext, before: str = "") -> None:
@@ -97,12 +91,7 @@ class SinkProgress:
         )
 
     def known(self, *, hold: bool = False) -> Progress:
-        """Return what is recorded, and refuse it if the job directory does not know of it.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
-        """
+        """Return what is recorded, and refuse it as `require_known_attempt` does."""
         done = self.read(hold=hold)
         require_known_attempt(self._ctx, attempt_of(done.version), done.nonce, self._where)
         return done
@@ -112,12 +101,7 @@ class SinkProgress:
         self._write(version, self._nonce_of(attempt_of(version)))
 
     def begin_attempt(self) -> None:
-        """Record, before anything is committed, that this attempt commits.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
-        """
+        """Record, before anything is committed, that this attempt does; raises as `known` does."""
         self.create()
         self._database.begin()
         done = self.known(hold=True)
@@ -131,10 +115,6 @@ class SinkProgress:
         Whatever the sinks are called: a job directory that was restored from a backup may not know
         what they were called later. Prepared rows are looked for only if the sink prepares some:
         not everybody may list them.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
         """
         if self._database.has_column("turnback_progress", "nonce"):
             self.known()
@@ -290,11 +270,7 @@ class TableOwner:
         self._refuse_unsettled(owner)
 
     def claim(self) -> None:
-        """Make the table this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-        """
+        """Make the table this job's, if it has no owner or is to be taken over."""
         if self._ctx.job_directory is None:
             return
         self.check_claim()
@@ -436,11 +412,7 @@ def recorded_owner(database: Database, *, hold: bool = False) -> _Owner | None:
 
 
 def check_owner_in_task(database: Database, ctx: WriterContext) -> None:
-    """Refuse to prepare rows for a table that another job has taken over since.
-
-    Raises:
-        ConfigurationError: It is another job's.
-    """
+    """Refuse to prepare rows for a table that another job has taken over since."""
     owner = recorded_owner(database) if ctx.directory_id else None
     # What is recorded is canonical where the driver is; links may differ on this machine.
     if owner is None or _digest(owner.directory) == ctx.directory_id:

@@ -123,11 +123,7 @@ class CheckedRows:
                 self._changing[column.name] = column
 
     def take(self, batch: Batch) -> tuple[list[str], list[pa.Array]]:
-        """Return the names of the columns, and their values.
-
-        Raises:
-            SinkError: The table would refuse a value, or change it.
-        """
+        """Return the names of the columns, and their values if the table takes them as they are."""
         fields = self._target.fields(batch.type)
         columns = [batch.arrow.column(field.position) for field in fields]
         for field, values in zip(fields, columns, strict=True):
