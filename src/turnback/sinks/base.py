@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from turnback.errors import ConfigurationError, FencedError, SinkError, TurnbackError
+from turnback.errors import (
+    ConfigurationError,
+    FencedError,
+    SinkError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.state.files import StorageRef
 from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
@@ -526,11 +532,7 @@ def seal_handle(kind: str, version: int, body: bytes) -> bytes:
 
 
 def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
-    """Unwrap a transaction; `sink` is what error messages call the sink that reads it.
-
-    Raises:
-        SinkError: Damaged, of another kind of sink, or of a newer version.
-    """
+    """Unwrap a transaction; `sink` is what error messages call the sink that reads it."""
     try:
         handle = _decode(data)
     except (msgspec.MsgspecError, TypeError) as error:
@@ -561,12 +563,17 @@ def sink_label(job: str, uid: str) -> str:
     return f"sink {uid!r} of job {job!r}"
 
 
-def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
-    """Call a method of a sink that a user wrote; `name` is what messages call the sink.
+@contextmanager
+def sink_errors(what: str, kinds: tuple[type[Exception], ...] = (StorageError,)) -> Iterator[None]:
+    """Raise errors of these kinds as `SinkError`: "{what}: {error}"."""
+    try:
+        yield
+    except kinds as error:
+        raise SinkError(f"{what}: {error}") from error
 
-    Raises:
-        SinkError: It raised something that is not an error of Turnback.
-    """
+
+def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
+    """Call a method of a user's sink; errors other than Turnback's become `SinkError`."""
     try:
         return method(*args)
     except TurnbackError:

@@ -50,9 +50,7 @@ class InlineOutput(msgspec.Struct, frozen=True, array_like=True):
 class OutputLedger:
     """What a sink has committed in this process; one for all copies of the sink.
 
-    Attributes:
-        lock: Held while `apply` runs; hold it to read what `apply` writes.
-        value: What the sink gathers.
+    The lock is held while `apply` runs; hold it to read the value, which `apply` writes.
     """
 
     _all: ClassVar[WeakValueDictionary[str, OutputLedger]] = WeakValueDictionary()

@@ -6,8 +6,8 @@ other. A job is identified by where its job directory is: names and ids are copi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -18,10 +18,9 @@ from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     NotFoundError,
-    SinkError,
     StorageError,
 )
-from turnback.sinks.base import CommitterContext, WriterContext, sink_label
+from turnback.sinks.base import CommitterContext, WriterContext, sink_errors, sink_label
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.locations import canonical_directory
@@ -132,12 +131,8 @@ class Owner(msgspec.Struct, frozen=True):
 class Ownership:
     """A job's right to write into a directory, which its sinks share.
 
-    Without a job directory in the context nothing is claimed or checked.
-
-    Args:
-        storage: The directory.
-        place: What messages call it.
-        ctx: Who wants to write there.
+    Without a job directory in the context nothing is claimed or checked. `place` is what messages
+    call the directory.
     """
 
     def __init__(self, storage: Storage, place: str, ctx: CommitterContext) -> None:
@@ -156,18 +151,13 @@ class Ownership:
         self._refuse_unsettled(owner)
 
     def claim(self) -> None:
-        """Make the directory this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-            SinkError: It cannot be read or written.
-        """
+        """Make the directory this job's, if it has no owner or is to be taken over."""
         self.check_claim()
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
         if owner is not None and self._is_to_be_replaced(owner):
-            with self._failures():
+            with self._using():
                 self._storage.put(_OWNER_PATH, self._data())
         self.check()
 
@@ -188,7 +178,7 @@ class Ownership:
             return
         owner = self._recorded()
         if owner is None:
-            with self._failures(), suppress(AlreadyExistsError):
+            with self._using(), suppress(AlreadyExistsError):
                 claim(self._storage, _OWNER_PATH, self._data())
             owner = self._recorded()
         if owner is not None and self._is_other(owner):
@@ -205,7 +195,7 @@ class Ownership:
         )
 
     def _recorded(self) -> Owner | None:
-        with self._failures():
+        with self._using():
             try:
                 data = self._storage.get(_OWNER_PATH)
             except NotFoundError:
@@ -228,12 +218,8 @@ class Ownership:
         owner = Owner(self._ctx.job, directory, self._ctx.job_id)
         return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, StorageError) as error:
-            raise SinkError(f"{self._name}: cannot use {self._place}: {error}") from error
+    def _using(self) -> AbstractContextManager[None]:
+        return sink_errors(f"{self._name}: cannot use {self._place}", (OSError, StorageError))
 
     def _refused(self, owner: Owner) -> ConfigurationError:
         return ConfigurationError(
@@ -282,7 +268,7 @@ class Ownership:
         it has staged at its former place it may have promised itself.
         """
         theirs = replace(self._ctx, job=owner.job, job_directory=owner.directory)
-        with self._failures():
+        with self._using():
             found = [p for p in self._storage.list(str(job_home(owner.job))) if p.endswith(SUFFIX)]
         homes = {path: PurePosixPath(path).parent.parent for path in found}
         of_owner = homes_of(theirs, homes.values())

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 
 import msgspec
@@ -27,6 +27,7 @@ from turnback.sinks.base import (
     open_handle,
     require_open,
     seal_handle,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -57,11 +58,8 @@ class StagedPart(msgspec.Struct, frozen=True, array_like=True):
 class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     """What one task has staged in one epoch: the transaction.
 
-    Attributes:
-        uid: The sink's uid at that time; it may have been renamed since.
-        type: The type of the elements, see `describe_type`.
-        directory_id: Stands for the job directory at that time; it may have been moved since, or
-            this is a copy of it. Older versions of Turnback did not note it.
+    The uid is the sink's at that time, and the directory id that of the job directory: it may have
+    been moved since, or this is a copy of it. Older versions of Turnback did not note it.
     """
 
     uid: str
@@ -203,11 +201,9 @@ class StagingWriter(SinkWriter):
     @contextmanager
     def _failures(self) -> Iterator[None]:
         """Remove what was staged on any failure; errors of storage and Arrow name the sink."""
-        try:
-            with aborted_on_failure(self):
-                yield
-        except (StorageError, pa.ArrowException) as error:
-            raise SinkError(f"{self._name}: cannot stage elements: {error}") from error
+        what = f"{self._name}: cannot stage elements"
+        with sink_errors(what, (StorageError, pa.ArrowException)), aborted_on_failure(self):
+            yield
 
 
 def _storage(ctx: WriterContext | CommitterContext) -> Storage | None:
@@ -245,7 +241,7 @@ class StagedFiles:
     def find(self, directory: str) -> list[ElementsFile]:
         if self._storage is None:
             return []
-        with self._failures("list"):
+        with self._errors("list"):
             found = [(_STAGED.fullmatch(p), n) for p, n in self._storage.sizes(directory).items()]
         return [ElementsFile(m[0], int(m[1]), int(m[2]), int(m[3]), n) for m, n in found if m]
 
@@ -282,7 +278,7 @@ class StagedFiles:
 
     def read(self, part: StagedPart) -> bytes:
         """Return the bytes of a file; raises `SinkError` if they are not what was staged."""
-        with self._failures("read"):
+        with self._errors("read"):
             if part.inline is not None:
                 data = part.inline
                 name = "the output in a transaction"
@@ -321,9 +317,5 @@ class StagedFiles:
             )
         return self._storage
 
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StorageError as error:
-            raise SinkError(f"{self._name}: cannot {what} staged elements: {error}") from error
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return sink_errors(f"{self._name}: cannot {what} staged elements")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
 
-from turnback.errors import SinkError, StorageError
+from turnback.errors import SinkError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     Committer,
@@ -29,6 +29,7 @@ from turnback.sinks.base import (
     call_user,
     require_known_attempt,
     require_promised,
+    sink_errors,
     sink_label,
     unknown_output,
     version_of,
@@ -348,7 +349,7 @@ class WriteAheadCommitter:
         require_known_attempt(ctx, attempt_of(done), "", target)
         if ctx.uid not in self._begun:
             self._records[ctx.uid] = VersionRecords(ctx, _BEGUN)
-            with self._failures():
+            with self._recording():
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
         if done <= begun:
@@ -357,7 +358,7 @@ class WriteAheadCommitter:
             if attempt_of(done) > newest:
                 raise unknown_output(ctx, attempt_of(done), target)
             return
-        with self._failures():
+        with self._recording():
             accepted = VersionRecords(ctx, _ACCEPTED).newest()
         if attempt_of(done) <= accepted:
             return
@@ -368,18 +369,13 @@ class WriteAheadCommitter:
 
     def _record_begin(self, ctx: CommitterContext, version: int) -> None:
         if version > self._begun[ctx.uid]:
-            with self._failures():
+            with self._recording():
                 self._records[ctx.uid].write(version)
             self._begun[ctx.uid] = version
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError as error:
-            raise SinkError(
-                f"{self._name}: what is published cannot be recorded in the job directory: {error}"
-            ) from error
+    def _recording(self) -> AbstractContextManager[None]:
+        what = f"{self._name}: what is published cannot be recorded in the job directory"
+        return sink_errors(what)
 
     def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:
         first = tasks[0]

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -45,6 +45,7 @@ from turnback.sinks.base import (
     require_known_attempt,
     require_open,
     require_promised,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -391,12 +392,8 @@ class _KnownFiles:
 
     Whatever they are called: a job directory that was restored from a backup may not know what they
     were called later. Without a job directory, or before the job exists, nothing is checked.
-
-    Args:
-        root: Where the files are.
-        ctx: Who commits.
-        before: The job that the directory belonged to until now, if it was in the same job
-            directory; empty if there was none.
+    `before` is the job that the directory belonged to until now, if it was in the same job
+    directory.
     """
 
     def __init__(self, root: Path, ctx: CommitterContext, before: str) -> None:
@@ -406,12 +403,7 @@ class _KnownFiles:
         self._published = PublishRecord(root, ctx.attempt)
 
     def check(self) -> None:
-        """Refuse a directory with files that a restored job directory does not know of.
-
-        Raises:
-            ConfigurationError: There are some, and the user does not allow to take it over.
-            FencedError: A newer attempt of this job has published files.
-        """
+        """Refuse a directory with files that a restored job directory does not know of."""
         for home in self._homes():
             newest = self._newest(home)
             if newest is not None:
@@ -445,29 +437,24 @@ class _KnownFiles:
         if self._before:
             folders.add(SinkIdentity.of(replace(self._ctx, job_id=self._before)).home.parent)
         homes = {own}
-        try:
+        with self._errors("list"):
             for folder in folders:
                 if (self._root / folder).is_dir():
                     homes |= {folder / home.name for home in (self._root / folder).iterdir()}
-        except OSError as error:
-            raise self._failed("list", error) from error
         return sorted(homes)
 
     def _newest(self, home: PurePosixPath) -> tuple[int, int] | None:
-        try:
+        with self._errors("read"):
             return self._published.newest(home)
-        except (OSError, StorageError) as error:
-            raise self._failed("read", error) from error
 
     def _cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
-        try:
+        with self._errors("change"):
             self._published.cut(home, attempt, epoch)
-        except (OSError, StorageError) as error:
-            raise self._failed("change", error) from error
 
-    def _failed(self, what: str, error: Exception) -> SinkError:
+    def _errors(self, what: str) -> AbstractContextManager[None]:
         name = sink_label(self._ctx.job, self._ctx.uid)
-        return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
+        what = f"{name}: cannot {what} the record of files in {self._root}"
+        return sink_errors(what, (OSError, StorageError))
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:

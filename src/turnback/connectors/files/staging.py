@@ -29,14 +29,7 @@ _STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprog
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One finished file that waits for its commit.
-
-    Attributes:
-        staged: Where it is, relative to the sink's directory.
-        final: The name it gets in the sink's directory.
-        length: Its size in bytes.
-        partition: The task it was written by.
-    """
+    """A finished file that waits for its commit; `staged` is where it is, `final` its name then."""
 
     staged: str
     final: str

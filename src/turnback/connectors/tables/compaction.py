@@ -50,15 +50,13 @@ class _JoinNote(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MergedFiles:
-    """What is to be published in place of the files of tasks.
+    """What is to be published in place of the files of the transactions `due`.
 
     Attributes:
-        note: Where the note of the join is.
         name: Of the join, for `FindJoin`.
         files: What the table is to refer to: joined files, and those of `kept`.
         kept: Transactions whose files stay as they are.
         replaced: Transactions whose rows are in joined files.
-        due: All of them.
     """
 
     note: str
@@ -226,14 +224,9 @@ class ConflictError(Exception):
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done with a table, or would be done.
+    """What was done with a table, or would be done: `joined` files of so many bytes went.
 
-    Attributes:
-        files_before: Data files of the table.
-        files_after: Data files of it afterwards; an estimate if nothing was done.
-        joined: Small files that are, or would be, in larger ones now.
-        bytes: Their size.
-        version: Of the table, afterwards.
+    The number of files afterwards is an estimate if nothing was done.
     """
 
     files_before: int
@@ -250,13 +243,10 @@ class CompactTarget(Protocol):
         """Look at the table anew, and say what a compaction would do."""
 
     def compact(self, alone: AbstractContextManager[Any]) -> int:
-        """Join small files of the table; returns how many.
+        """Join small files of the table, or raise `ConflictError`; returns how many.
 
         Within `alone` this process commits nothing else to the table. To be held for as short as
         possible, and only where the commit of a sink would stand in the way.
-
-        Raises:
-            ConflictError: The table was changed meanwhile.
         """
 
 
@@ -268,11 +258,7 @@ def compact_table(
     dry_run: bool,
     alone: AbstractContextManager[Any] | None = None,
 ) -> Compaction:
-    """Join the small files of a table; `name` is what messages call the sink that writes it.
-
-    Raises:
-        SinkError: It cannot be done, or others change the same files all the time.
-    """
+    """Join the small files of a table; `name` is what messages call the sink that writes it."""
     reason = ""
     for tried in range(_TRIES):
         before = target.plan_compaction()
@@ -298,10 +284,8 @@ def compact_table(
 class BackgroundCompaction:
     """Compacts a table beside the job, once commits have added so many files.
 
-    What fails is tried again after as many more. Not thread-safe, but for its own thread.
-
-    Attributes:
-        alone: To be held by whoever commits to the table.
+    What fails is tried again after as many more. Not thread-safe, but for its own thread. `alone`
+    is to be held by whoever commits to the table.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from turnback.errors import NullKeyError, SinkError, StorageError, TableChangedError
+from turnback.errors import NullKeyError, SinkError, StorageError
 from turnback.sinks.base import (
     CommitterContext,
     SinkWriter,
@@ -241,15 +241,6 @@ def describe_problems(changes: list[ColumnChange], others: list[str], table: str
     return f"{found}. What is needed: {'; '.join(change.remedy(table) for change in changes)}"
 
 
-def changed_table(name: str, kind: str, place: str, problems: str) -> TableChangedError:
-    """The error of a job whose table was changed while it runs."""
-    return TableChangedError(
-        f"{name}: the {kind} table {place} was changed while the job ran, and its rows do not fit "
-        f"any more: {problems}. Then start the job again: its checkpoint has promised what is not "
-        "in the table yet"
-    )
-
-
 def plain_type(kind: pa.DataType) -> str:
     """A type as text, without the names and widths that do not matter to Parquet."""
     if pt.is_struct(kind):
@@ -312,13 +303,10 @@ _ROW_GROUP_ROWS = 1_000_000
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """One Parquet file.
+    """One Parquet file, by its path below the table.
 
-    Attributes:
-        path: Where it is, relative to the table.
-        length: Its size in bytes.
-        partition: The values of the table's partition columns, as text.
-        stats: What readers can skip it by, in the words of the table format.
+    The partition has the values of the table's partition columns, as text; stats is what readers
+    can skip it by, in the words of the table format.
     """
 
     path: str
@@ -329,12 +317,9 @@ class TableFile(msgspec.Struct, frozen=True):
 
 
 class TableTransaction(msgspec.Struct, frozen=True):
-    """The output of one task and epoch.
+    """The output of one task and epoch, and the paths of the notes about its files.
 
-    Attributes:
-        partition: The task.
-        notes: Where the notes about its files are, relative to the table.
-        staged: Whether the files are only to be merged into the table, and never part of it.
+    If it is staged, the files are only to be merged into the table, and never part of it.
     """
 
     attempt: int
@@ -472,12 +457,9 @@ class Layout:
     """What tasks have to know of a table.
 
     Attributes:
-        kind: Of the sink, as its transactions have it.
-        storage: The table's directory.
-        folder: Where files go in it, '' or ending with a slash.
-        schema: Of the files, without `dropped`.
+        folder: Where files go in its storage, '' or ending with a slash.
+        schema: Of the files, without the columns that are `dropped`.
         partition_by: Columns by which rows are divided into files.
-        dropped: Columns that files do not have.
         key: Columns that must not be null.
         staged: Whether files are only to be merged into the table.
         stats: Returns what readers can skip a file by.
