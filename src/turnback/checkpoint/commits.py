@@ -13,7 +13,7 @@ import msgspec
 
 from turnback.errors import ConfigurationError, NotFoundError, SinkError
 from turnback.storage.base import Storage
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class CommitRecords:
         if known == before:
             return
         path = f"{self._directory}/committed-{attempt}.json"
-        self._storage.put(path, seal(_KIND, _FORMAT, msgspec.json.encode(known)))
+        self._storage.put(path, encode_document(_KIND, _FORMAT, known))
         self._own = known
         if first:
             for older, writer in self._paths().items():
@@ -267,5 +267,4 @@ class CommitRecords:
 
     def _get(self, path: str) -> Committed:
         data = self._storage.get(path)
-        _, body = unseal(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}")
-        return msgspec.json.decode(body, type=Committed)
+        return decode_document(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}", Committed)

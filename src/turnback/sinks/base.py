@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -24,6 +24,7 @@ from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def version_of(attempt: int, epoch: int) -> int:
@@ -194,6 +195,19 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if ctx.take_over:
         return
     raise unknown_output(ctx, attempt, target)
+
+
+def is_known_attempt(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
+    """Whether the job directory knows of an attempt, whatever the user allows.
+
+    Raises:
+        FencedError: As `require_known_attempt`.
+    """
+    try:
+        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "its target")
+    except ConfigurationError:
+        return False
+    return True
 
 
 def promised_version(ctx: CommitterContext, version: int) -> int:
@@ -548,6 +562,13 @@ def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
             f"Turnback reads up to {supported}; upgrade Turnback to settle it"
         )
     return handle.body
+
+
+def read_handle(kind: str, supported: int, data: bytes, type_: type[T], sink: str) -> T:
+    """Read a transaction whose body is a struct; raises `SinkError` as `open_handle` does."""
+    body = open_handle(kind, supported, data, sink)
+    with sink_errors(f"{sink}: a prepared transaction cannot be read", (msgspec.MsgspecError,)):
+        return msgspec.msgpack.decode(body, type=type_)
 
 
 def handle_kind(data: bytes) -> str | None:

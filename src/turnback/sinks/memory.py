@@ -26,7 +26,7 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    open_handle,
+    read_handle,
     seal_handle,
     sink_label,
 )
@@ -185,11 +185,7 @@ class InlineCommitter:
 
 def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
     """Read a transaction of this kind; `sink` is what messages call the sink."""
-    body = open_handle(kind, _VERSION, transaction, sink)
-    try:
-        return msgspec.msgpack.decode(body, type=InlineOutput)
-    except msgspec.MsgspecError as error:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+    return read_handle(kind, _VERSION, transaction, InlineOutput, sink)
 
 
 def explain_inline(kind: str, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:

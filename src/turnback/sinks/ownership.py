@@ -22,7 +22,7 @@ from turnback.errors import (
 )
 from turnback.sinks.base import CommitterContext, WriterContext, sink_errors, sink_label
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.locations import canonical_directory
 
 HIDDEN = ".turnback"
@@ -201,9 +201,8 @@ class Ownership:
             except NotFoundError:
                 return None
         try:
-            _, body = unseal(_OWNER, _OWNER_FORMAT, data, self._owner_path)
-            return msgspec.json.decode(body, type=Owner)
-        except (StorageError, msgspec.MsgspecError) as error:
+            return decode_document(_OWNER, _OWNER_FORMAT, data, self._owner_path, Owner)
+        except StorageError as error:
             raise ConfigurationError(
                 f"{self._name}: which job {self._place} belongs to cannot be read: {error}. Remove "
                 f"{self._owner_path} if you know that no other job writes there"
@@ -216,7 +215,7 @@ class Ownership:
     def _data(self) -> bytes:
         directory = canonical_directory(self._ctx.job_directory or "")
         owner = Owner(self._ctx.job, directory, self._ctx.job_id)
-        return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
+        return encode_document(_OWNER, _OWNER_FORMAT, owner)
 
     def _using(self) -> AbstractContextManager[None]:
         return sink_errors(f"{self._name}: cannot use {self._place}", (OSError, StorageError))

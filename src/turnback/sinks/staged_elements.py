@@ -24,7 +24,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    open_handle,
+    read_handle,
     require_open,
     seal_handle,
     sink_errors,
@@ -102,11 +102,7 @@ class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def decode(cls, data: bytes, sink: str) -> StagedTask:
         """Read a transaction, and refuse paths of other files; `sink` is for messages."""
-        body = open_handle(KIND, _VERSION, data, sink)
-        try:
-            task = msgspec.msgpack.decode(body, type=cls)
-        except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        task = read_handle(KIND, _VERSION, data, cls, sink)
         for part in task.parts:
             if part.inline is None and not _STAGED.fullmatch(part.path):
                 raise SinkError(

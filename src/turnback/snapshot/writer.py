@@ -245,14 +245,14 @@ class RowEncoder:
     def _check(self, typed: pa.Table, last_epoch: int) -> None:
         if self.state.sub is None and typed["value"].null_count:
             raise StateError(
-                f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
+                f"{self.state.title}: a value is null; leave the row out, for a key without a "
                 f"value is one that is not there"
             )
         if self.state.kind in LIST_KINDS and typed.num_rows:
             greatest = pc.max(typed["position"]).as_py()
             if greatest is not None and greatest >> 32 > last_epoch:
                 raise StateError(
-                    f"{_title(self.state)}: the position {greatest} is of epoch {greatest >> 32}, "
+                    f"{self.state.title}: the position {greatest} is of epoch {greatest >> 32}, "
                     f"after the last one of the savepoint, {last_epoch}: elements that are added "
                     f"later would not come last. Number the elements of each key 0, 1, 2 and so on"
                 )
@@ -302,7 +302,7 @@ class StateWriter:
         for name in names[2 : names.index("value")]:
             key = f"the {name.replace('_', ' ')} {row[name]!r:.80} of {key}"
         raise StateError(
-            f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
+            f"{self.state.title}: there are two rows for {key}; keep one of them, for example "
             f"with dropDuplicates or by aggregating"
         )
 
@@ -337,10 +337,6 @@ class SpanCopier:
     def run(self) -> tuple[StatePart, ...]:
         rows = self.stored.typed(*self.span)
         return write_parts(storage_of(self.target), self.state, rows, self.writer)
-
-
-def _title(state: StateSchema) -> str:
-    return f"state {state.name!r} of operator {state.uid!r}"
 
 
 def copy_source_log(

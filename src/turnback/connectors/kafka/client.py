@@ -127,6 +127,17 @@ class KafkaClient:
                 f"{self.cluster.hide(_text(error))}"
             ) from None
 
+    def consumer(self, group: str, own: Mapping[str, Any]) -> Any:
+        """Make a consumer that creates no topics and commits nothing by itself."""
+        fixed = {"enable.auto.commit": False, "allow.auto.create.topics": False}
+        settings = self.settings({"group.id": group, **fixed, **own}, of_producers(self.cluster))
+        return self.make(confluent_kafka().Consumer, settings)
+
+    def admin(self, own: Mapping[str, Any] | None = None) -> Any:
+        """Make a client that looks things up."""
+        api = require("confluent_kafka.admin", "kafka", "KafkaSink")
+        return self.make(api.AdminClient, self.settings(own or {}, of_producers(self.cluster)))
+
     @contextmanager
     def failures(self, what: str) -> Iterator[None]:
         """Raise what a failure of Kafka means to the user."""

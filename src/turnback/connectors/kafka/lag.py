@@ -15,7 +15,7 @@ from turnback.connectors.kafka.check import (
     reads_topic,
     skips_lost_data,
 )
-from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka, of_producers
+from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import topic_ids
 from turnback.core.clock import Clock, SystemClock
@@ -58,12 +58,10 @@ class KafkaOffsets(KafkaClient):
         levels = confluent_kafka().IsolationLevel
         self._level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         # While a broker is away its clients would log that again and again.
-        settings = self.settings({"log_level": 0}, of_producers(cluster))
-        self._admin = self.make(self._api.AdminClient, dict(settings))
+        quiet = {"log_level": 0}
+        self._admin = self.admin(quiet)
         own = {
-            "group.id": "turnback.lag",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
+            **quiet,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -73,7 +71,7 @@ class KafkaOffsets(KafkaClient):
             "fetch.message.max.bytes": 64 * 1024,
             "fetch.wait.max.ms": 100,
         }
-        self._consumer = self.make(confluent_kafka().Consumer, {**settings, **own})
+        self._consumer = self.consumer("turnback.lag", own)
 
     def partitions(self, topics: Collection[str] | None) -> list[Place]:
         """All partitions of these topics that are there; of all topics, if none is given."""

@@ -27,7 +27,6 @@ from turnback.connectors.kafka.client import (
     TransactionalProducer,
     confluent_kafka,
     look_again,
-    of_producers,
     producer_defaults,
     retry_while,
     send_all,
@@ -59,6 +58,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     attempt_of,
+    is_known_attempt,
     promised_version,
     require_known_attempt,
     require_newest_attempt,
@@ -97,10 +97,8 @@ class KafkaMemory(KafkaClient):
 
     def __init__(self, cluster: Cluster, name: str, *, create: bool) -> None:
         super().__init__(cluster, name)
-        settings = self.settings({}, of_producers(cluster))
         self._api = require("confluent_kafka.admin", "kafka", "KafkaSink")
-        self._admin = self.make(self._api.AdminClient, dict(settings))
-        self._settings = settings
+        self._admin = self.admin()
         self._consumer = self._new_consumer("read_committed")
         with self.failures(f"find topic {TOPIC!r}"):
             there = self._is_there()
@@ -161,15 +159,8 @@ class KafkaMemory(KafkaClient):
             return any(k == key for k, _ in self._read(consumer, stable, end))
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": "turnback.memory",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": level,
-        }
-        return self.make(confluent_kafka().Consumer, {**self._settings, **own})
+        own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+        return self.consumer("turnback.memory", {**own, "isolation.level": level})
 
     def _end(self, level: Any) -> int:
         place = confluent_kafka().TopicPartition(TOPIC, 0)
@@ -178,8 +169,7 @@ class KafkaMemory(KafkaClient):
 
         def offset() -> int:
             # One that has seen the broker before it was restarted would go on asking for the past.
-            admin = self.make(self._api.AdminClient, dict(self._settings))
-            asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
+            asked = self.admin().list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
         return retry_while(offset)
@@ -323,14 +313,7 @@ class GroupOffsetStore(KafkaClient):
         return [StoredOffset(p.offset, p.metadata or "") for p in found if p.offset >= 0]
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": self.group,
-            "enable.auto.commit": False,
-            "isolation.level": level,
-            "allow.auto.create.topics": False,
-        }
-        settings = self.settings(own, of_producers(self.cluster))
-        return self.make(confluent_kafka().Consumer, settings)
+        return self.consumer(self.group, {"isolation.level": level})
 
     def offsets(self, value: StoredOffset) -> GroupOffsets:
         """What a transaction commits so that it is remembered."""
@@ -511,7 +494,7 @@ class TransactionalDelivery(WriteAheadSink):
         note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
-        is_known = _knows(ctx, attempt_of(found.number), note.nonce)
+        is_known = is_known_attempt(ctx, attempt_of(found.number), note.nonce)
         return not is_known or promised_version(ctx, found.number) < found.number
 
     def open(self, ctx: CommitterContext) -> None:
@@ -651,13 +634,13 @@ class TransactionalDelivery(WriteAheadSink):
         It is looked up before, because making one fences whoever has it now, and afterwards,
         because only then nobody else can change it without fencing this one.
         """
-        self._check_owner(register, ctx, settled=False)
+        self._look_up_owner(register, ctx, settled=False)
         name = sink_label(ctx.job, ctx.uid)
         producer = TransactionalProducer(
             self._cluster, self.prefix, name, one_by_one=self._one_by_one
         )
         try:
-            self._check_owner(register, ctx, settled=True)
+            self._look_up_owner(register, ctx, settled=True)
         except BaseException:
             producer.close()
             raise
@@ -746,16 +729,10 @@ class TransactionalDelivery(WriteAheadSink):
     def _owner_register(self, memory: KafkaMemory) -> GroupOffsetStore:
         return GroupOffsetStore(memory, f"turnback.{self.prefix}", self._topics[0])
 
-    def _check_owner(
-        self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
-    ) -> bool:
-        """Whether the prefix is this job's since before; refuses one that somebody else has."""
-        return self._look_up_owner(register, ctx, settled=settled)[0]
-
     def _look_up_owner(
         self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
     ) -> tuple[bool, PrefixOwner]:
-        """As `_check_owner`; with it, who had the prefix last.
+        """Whether the prefix is this job's since before, and who had it last; refuses all others.
 
         What is not settled may be about to change: a transaction shows a moment after its commit.
         So nothing is refused for it, unless it stays.
@@ -787,7 +764,7 @@ class TransactionalDelivery(WriteAheadSink):
         newest = found[-1]
         owner = _decode(newest.note, _UNKNOWN)
         self._refuse_own(ctx, owner, newest.number)
-        return owner.job_id != ctx.job_id or _knows(ctx, newest.number, owner.nonce)
+        return owner.job_id != ctx.job_id or is_known_attempt(ctx, newest.number, owner.nonce)
 
     def _refuse_other(self, ctx: CommitterContext, owner: PrefixOwner) -> None:
         """Refuse the prefix of another job, unless it may be taken over and loses nothing."""
@@ -874,15 +851,6 @@ def _decode(note: str, otherwise: N) -> N:
         return msgspec.json.decode(note, type=type(otherwise))
     except msgspec.MsgspecError:
         return otherwise
-
-
-def _knows(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
-    """Whether the job directory knows of an attempt, whatever the user allows."""
-    try:
-        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "")
-    except ConfigurationError:
-        return False
-    return True
 
 
 def _write(

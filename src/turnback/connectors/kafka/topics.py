@@ -13,7 +13,6 @@ from turnback.connectors.kafka.client import (
     Cluster,
     KafkaClient,
     confluent_kafka,
-    of_producers,
 )
 from turnback.core.extras import require
 from turnback.errors import SinkError, TurnbackError
@@ -57,14 +56,8 @@ class KafkaTopics(KafkaClient):
         self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
     ) -> None:
         super().__init__(cluster, name, failure)
-        own = {
-            "group.id": "turnback.check",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-        }
         self._answered = False
-        self._settings = self.settings({}, of_producers(cluster))
-        self._consumer = self.make(confluent_kafka().Consumer, {**self._settings, **own})
+        self._consumer = self.consumer("turnback.check", {})
 
     def all(self) -> dict[str, list[int]]:
         """The partitions of all topics that the user may see."""
@@ -94,8 +87,7 @@ class KafkaTopics(KafkaClient):
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; without those that are not there or have none."""
-        api = require("confluent_kafka.admin", "kafka", "KafkaSource")
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
         names = list(topics)
         wait_s = kafka_client.START_S
         return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s, admin)
@@ -103,7 +95,7 @@ class KafkaTopics(KafkaClient):
     def limits(self, topic: str) -> TopicLimits:
         """What a topic refuses; nothing is known if the user may not look up its configuration."""
         api = require("confluent_kafka.admin", "kafka", "KafkaSink")
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
         wanted = api.ConfigResource(api.ConfigResource.Type.TOPIC, topic)
         wait_s = kafka_client.START_S
 
@@ -131,7 +123,7 @@ class KafkaTopics(KafkaClient):
         levels = confluent_kafka().IsolationLevel
         place = confluent_kafka().TopicPartition
         ends = {place(topic, n): api.OffsetSpec.latest() for n in self.partitions(topic)}
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
 
         wait_s = kafka_client.START_S
 

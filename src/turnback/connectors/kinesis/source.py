@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from turnback.config.option import nonempty_text, positive
 from turnback.connectors.kinesis.client import KinesisClient, is_ended, lost_since
 from turnback.connectors.kinesis.positions import kinesis_position
-from turnback.connectors.record_source import PythonSourceBuilder, RecordSource, milliseconds
+from turnback.connectors.record_source import (
+    PythonSourceBuilder,
+    RecordSource,
+    milliseconds,
+    report_loss,
+)
 from turnback.core.units import parse_size
 from turnback.errors import ConfigurationError
 from turnback.plan.graph import SourceCheck
@@ -23,13 +27,6 @@ from turnback.values.typeinfo import TypeInfo, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-_LOG = logging.getLogger(__name__)
-GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
-    "set_fail_on_data_loss(False)"
-)
 
 
 def gone_text(shard: str) -> str:
@@ -72,10 +69,7 @@ class KinesisSourceCheck:
             since = lost_since(client, shard, at, retention_ms)
             if since is not None:
                 lost.append(lost_text(shard, since))
-        if lost and self.options["fail_on_data_loss"] == "true":
-            raise ConfigurationError(f"{name}: {'; '.join(lost)}. {GO_ON}")
-        for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+        report_loss(self.options, name, lost, ConfigurationError)
 
 
 # -- while the job runs
@@ -174,11 +168,9 @@ class KinesisSource(RecordSource):
         return python_frame(spark, source, self.options, self.schema, self.metadata, place)
 
     def source_check(self) -> SourceCheck:
-
         return KinesisSourceCheck(self.options)
 
     def lag_reader(self) -> OpenLagReader:
-
         return partial(KinesisLagReader, self.options)
 
 

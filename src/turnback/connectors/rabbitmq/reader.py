@@ -14,7 +14,6 @@ has read the old one.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -36,11 +35,11 @@ from turnback.connectors.rabbitmq.client import (
     shared_client,
 )
 from turnback.connectors.rabbitmq.positions import rabbitmq_chunks, rabbitmq_positions
+from turnback.connectors.record_source import GO_ON, report_loss
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.errors import ConfigurationError, SourceError
 from turnback.plan.sources import OFFSET_COLUMN, SourceLag
 
-_LOG = logging.getLogger(__name__)
 _TYPES = {
     "stream": "string",
     "offset": "bigint",
@@ -48,10 +47,6 @@ _TYPES = {
     "properties": "array<struct<key string, value binary>>",
 }
 _NAME = "RabbitMQSource"
-GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
-    "set_fail_on_data_loss(False)"
-)
 _BEGIN_ANEW = (
     "Begin with its first message: set_fail_on_data_loss(False) until the job has gone on, or a "
     "savepoint of SavepointWriter.from_existing(...).without_sources(uid)"
@@ -118,7 +113,6 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._most = int(options["max_records"]) if "max_records" in options else None
-        self._strict = options["fail_on_data_loss"] == "true"
         self._columns: list[str] = json.loads(options["columns"])
         self._streams: list[str] = json.loads(options["streams"])
         self._ends: dict[str, _End] = {}
@@ -221,9 +215,7 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _made_anew(self._client(), stream, at, mark)
 
     def _lose(self, text: str, remedy: str = GO_ON) -> None:
-        if self._strict:
-            raise SourceError(f"{_NAME}: {text}. {remedy}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        report_loss(self._options, _NAME, [text], SourceError, remedy)
 
     # -- in tasks
 
@@ -423,12 +415,7 @@ class RabbitMQSourceCheck:
                 lost.append(_shorter(stream, ends[stream], at))
             elif at < (first := _first(client, stream)):
                 lost.append(_lost(stream, first, at))
-        if not lost:
-            return
-        if self.options["fail_on_data_loss"] == "true":
-            raise ConfigurationError(f"{name}: {'; '.join(lost)}. {remedy}")
-        for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+        report_loss(self.options, name, lost, ConfigurationError, remedy)
 
 
 # -- while the job runs

@@ -182,8 +182,13 @@ class Database(ABC):
     varchar: ClassVar[str] = "varchar(200)"
     share_lock: ClassVar[str]
     """What ends a query whose rows nobody may change before the open transaction ends."""
+    find_table: ClassVar[str]
+    find_column: ClassVar[str]
+    """Queries with a row if there is a table in a schema, or a column in such a table."""
     where: str
     target: str
+    _schema: str
+    _name: str
 
     @abstractmethod
     def close(self) -> None:
@@ -202,21 +207,26 @@ class Database(ABC):
 
     # -- what there is
 
+    @staticmethod
     @abstractmethod
+    def quoted(name: str) -> str:
+        """A name as statements have it."""
+
     def helper(self, name: str) -> str:
         """The quoted name of one of Turnback's tables, beside the target."""
+        return f"{self.quoted(self._schema)}.{self.quoted(name)}"
 
-    @abstractmethod
     def has_table(self, name: str) -> bool:
         """Whether one of Turnback's tables is there."""
+        return bool(self.query(self.find_table, (self._schema, name)))
 
     @abstractmethod
     def columns(self) -> list[TableColumn]:
         """The columns of the target; none if there is no such table."""
 
-    @abstractmethod
     def has_column(self, table: str, column: str) -> bool:
         """Whether one of Turnback's tables has a column."""
+        return bool(self.query(self.find_column, (self._schema, table, column)))
 
     @abstractmethod
     def unique_indexes(self) -> list[UniqueIndex]:
@@ -279,9 +289,9 @@ class Database(ABC):
     def begin(self, txn: TransactionId | None = None) -> None:
         """Start a transaction; one that is to be prepared has an id."""
 
-    @abstractmethod
     def commit(self) -> None:
         """Commit the open transaction, which has no id."""
+        self.execute("COMMIT")
 
     @abstractmethod
     def limit_lock_wait(self, seconds: float) -> None:
@@ -291,9 +301,9 @@ class Database(ABC):
     def prepare(self, txn: TransactionId) -> None:
         """Prepare the open transaction; any connection can settle it after `close`."""
 
-    @abstractmethod
     def roll_back(self) -> None:
         """Roll the open transaction back, if there is one."""
+        self.execute("ROLLBACK")
 
     @abstractmethod
     def commit_prepared(self, txn: TransactionId) -> bool:
@@ -306,6 +316,24 @@ class Database(ABC):
     @abstractmethod
     def prepared(self) -> list[TransactionId]:
         """What sinks of any job have prepared in this database; not what other programs have."""
+
+
+DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
+"""How many digits integers of a stream may have."""
+
+
+def digits_lacking(column: TableColumn, digits: int, scale: int, remedy: str) -> str | None:
+    """Why a decimal column does not hold numbers of so many digits, `scale` of them decimals."""
+    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
+    if match is None:
+        return None
+    most = int(match[1])
+    decimals = int(match[2])
+    if decimals < scale:
+        return f"it rounds to {decimals} decimals; declare the field as it is, or {remedy}"
+    if most - decimals < digits - scale:
+        return f"it has {most - decimals} digits before the point, of {digits - scale}"
+    return None
 
 
 HELPERS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from turnback.connectors.sql.database import (
@@ -21,6 +20,7 @@ from turnback.sinks.base import (
     WriterContext,
     attempt_of,
     directory_digest,
+    is_known_attempt,
     promised_version,
     require_known_attempt,
     require_promised,
@@ -195,15 +195,8 @@ class SinkProgress:
 
     def _is_acceptable(self, done: Progress) -> bool:
         """Whether the job directory knows of an attempt, and has promised what it has written."""
-        return self._is_known(done) and promised_version(self._ctx, done.version) >= done.version
-
-    def _is_known(self, done: Progress) -> bool:
-        strict = replace(self._ctx, take_over=False)
-        try:
-            require_known_attempt(strict, attempt_of(done.version), done.nonce, self._where)
-        except ConfigurationError:
-            return False
-        return True
+        is_known = is_known_attempt(self._ctx, attempt_of(done.version), done.nonce)
+        return is_known and promised_version(self._ctx, done.version) >= done.version
 
     def _prepared_by_job(self) -> list[TransactionId]:
         jobs = tuple(self._job_names())

@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from turnback.connectors.sql.database import (
+    DIGITS,
     Database,
     LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
     UniqueIndex,
+    digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.values import (
@@ -35,7 +37,6 @@ from turnback.core.masking import password_of
 from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
-_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("bool",),
@@ -155,6 +156,13 @@ class PostgresDatabase(Database):
     """A connection to PostgreSQL."""
 
     share_lock = " FOR SHARE"
+    find_table = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s"
+    find_column = (
+        "SELECT 1 FROM pg_catalog.pg_attribute a "
+        "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
+    )
 
     def __init__(
         self, parameters: Mapping[str, str], password: str | None, table: str, lock_timeout: float
@@ -203,28 +211,9 @@ class PostgresDatabase(Database):
 
     # -- what there is
 
-    def helper(self, name: str) -> str:
-        return f"{_quoted(self._schema)}.{_quoted(name)}"
-
-    def has_table(self, name: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s",
-                (self._schema, name),
-            )
-        )
-
-    def has_column(self, table: str, column: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_attribute a "
-                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
-                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-                "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s "
-                "AND NOT a.attisdropped",
-                (self._schema, table, column),
-            )
-        )
+    @staticmethod
+    def quoted(name: str) -> str:
+        return _quoted(name)
 
     def columns(self) -> list[TableColumn]:
         rows = self.query(
@@ -278,7 +267,9 @@ class PostgresDatabase(Database):
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return _digits_lacking(column, kind.precision, kind.scale) if base == "numeric" else ""
+            if base != "numeric":
+                return ""
+            return digits_lacking(column, kind.precision, kind.scale, "leave both out")
         if not isinstance(kind, BasicTypeInfo):
             return None if base in ("json", "jsonb", "text") else ""
         if kind.name == "string":
@@ -286,7 +277,7 @@ class PostgresDatabase(Database):
         if base not in _ACCEPTED.get(kind.name, ("bytea",)):
             return ""
         if base == "numeric":
-            return _digits_lacking(column, _DIGITS[kind.name], 0)
+            return digits_lacking(column, DIGITS[kind.name], 0, "leave both out")
         if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
             return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
         return None
@@ -389,17 +380,11 @@ class PostgresDatabase(Database):
     def begin(self, txn: TransactionId | None = None) -> None:
         self.execute("BEGIN")
 
-    def commit(self) -> None:
-        self.execute("COMMIT")
-
     def limit_lock_wait(self, seconds: float) -> None:
         self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds:g}s",))
 
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"PREPARE TRANSACTION {self._gid(txn)}")
-
-    def roll_back(self) -> None:
-        self.execute("ROLLBACK")
 
     def commit_prepared(self, txn: TransactionId) -> bool:
         try:
@@ -641,20 +626,6 @@ def _refusing(kind: str, name: str, place: str) -> str:
         )
     how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
     return f"has the {kind} {name!r}, which {late}. {how}"
-
-
-def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
-    """Why a numeric column does not hold numbers of so many digits, `scale` of them decimals."""
-    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
-    if match is None:
-        return None
-    most = int(match[1])
-    decimals = int(match[2])
-    if decimals < scale:
-        return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
-    if most - decimals < digits - scale:
-        return f"it has {most - decimals} digits before the point, of {digits - scale}"
-    return None
 
 
 def _quoted(name: str) -> str:

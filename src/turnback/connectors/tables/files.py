@@ -32,7 +32,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    open_handle,
+    read_handle,
     require_open,
     seal_handle,
     sink_label,
@@ -40,7 +40,7 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.ownership import SUFFIX, SinkIdentity
 from turnback.storage.base import Storage
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.values.columns import Batch
 
 _COLUMNS = 32
@@ -362,11 +362,7 @@ class TableTransaction(msgspec.Struct, frozen=True):
     def decode(cls, kind: str, data: bytes, ctx: CommitterContext) -> TableTransaction:
         """Read a transaction, and refuse one that names files which are not this sink's."""
         sink = sink_label(ctx.job, ctx.uid)
-        body = open_handle(kind, _VERSION, data, sink)
-        try:
-            transaction = msgspec.msgpack.decode(body, type=cls)
-        except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        transaction = read_handle(kind, _VERSION, data, cls, sink)
         identity = transaction.identity(ctx)
         names = FileNames(identity)
         for path in (file.path for file in transaction.files):
@@ -439,17 +435,6 @@ class FileNames:
 
 class _Note(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
-
-
-def write_note(storage: Storage, path: str, files: tuple[str, ...]) -> None:
-    """Record the names of files before they are written."""
-    storage.put(path, seal(_NOTE, _NOTE_FORMAT, msgspec.json.encode(_Note(files))))
-
-
-def read_note(storage: Storage, path: str) -> tuple[str, ...]:
-    """The files that a note names; raises `StorageError` if it cannot be read."""
-    _, body = unseal(_NOTE, _NOTE_FORMAT, storage.get(path), f"{storage.uri}/{path}")
-    return msgspec.json.decode(body, type=_Note).files
 
 
 @dataclass(frozen=True)
@@ -546,7 +531,8 @@ class TableWriter(SinkWriter):
         ]
         note = self._names.note(self._task, len(self._notes))
         self._notes.append(note)
-        write_note(layout.storage, note, tuple(file.path for file, _ in encoded))
+        names = _Note(tuple(file.path for file, _ in encoded))
+        layout.storage.put(note, encode_document(_NOTE, _NOTE_FORMAT, names))
         for file, data in encoded:
             layout.storage.put(file.path, data)
             self._files.append(file)
@@ -581,7 +567,9 @@ class TableWriter(SinkWriter):
 
 def remove_noted(storage: Storage, names: FileNames, note: str) -> None:
     """Remove the files that a note names, then the note."""
-    for path in read_note(storage, note):
+    data = storage.get(note)
+    name = f"{storage.uri}/{note}"
+    for path in decode_document(_NOTE, _NOTE_FORMAT, data, name, _Note).files:
         if names.is_file(path):
             storage.delete(path)
     storage.delete(note)

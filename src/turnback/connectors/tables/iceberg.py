@@ -10,14 +10,14 @@ from hashlib import blake2b
 from typing import Any, Unpack
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from turnback.connectors.tables.compaction import (
-    ROW_GROUP_BYTES,
     TARGET_BYTES,
     Compaction,
     ConflictError,
+    RowGroupWriter,
+    bins,
 )
 from turnback.connectors.tables.files import (
     ChangeKind,
@@ -61,20 +61,9 @@ def plan(table: Any) -> list[list[Any]]:
             and str(file.file_format).upper().endswith("PARQUET")
         ):
             small.setdefault(repr(file.partition), []).append(task)
-    return [bin for tasks in small.values() for bin in _bins(tasks) if len(bin) > 1]
-
-
-def _bins(tasks: list[Any]) -> Iterator[list[Any]]:
-    bin: list[Any] = []
-    held = 0
-    for task in sorted(tasks, key=lambda task: task.file.file_path):
-        bin.append(task)
-        held += task.file.file_size_in_bytes
-        if held >= TARGET_BYTES:
-            yield bin
-            bin = []
-            held = 0
-    yield bin
+    ordered = [sorted(tasks, key=lambda task: task.file.file_path) for tasks in small.values()]
+    every = (bins(tasks, lambda task: task.file.file_size_in_bytes) for tasks in ordered)
+    return [bin for some in every for bin in some if len(bin) > 1]
 
 
 def describe(table: Any, bins: list[list[Any]], version: str) -> Compaction:
@@ -145,20 +134,10 @@ def _joined(arrow_io: Any, table: Any, tasks: list[Any]) -> bytes:
     always = require("pyiceberg.expressions", "iceberg", "IcebergSink").AlwaysTrue()
     scan = arrow_io.ArrowScan(table.metadata, table.io, table.schema(), always)
     schema = table.schema().as_arrow()
-    target = pa.BufferOutputStream()
-    held: list[pa.Table] = []
-    held_bytes = 0
-    with pq.ParquetWriter(target, schema) as writer:
-        for batch in scan.to_record_batches(tasks):
-            held.append(pa.Table.from_batches([batch]).cast(schema))  # files differ in string types
-            held_bytes += batch.nbytes
-            if held_bytes >= ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(held))
-                held = []
-                held_bytes = 0
-        if held:
-            writer.write_table(pa.concat_tables(held))
-    return bytes(target.getvalue().to_pybytes())
+    joined = RowGroupWriter(schema)
+    for batch in scan.to_record_batches(tasks):
+        joined.add(batch.cast(schema))  # files differ in string types
+    return joined.finish()
 
 
 KIND = "iceberg"
