@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.core.extras import require
 from turnback.core.masking import hide, password_of, without_secret_parameters
 from turnback.errors import ConfigurationError, SinkError
@@ -165,8 +166,8 @@ class RedisSink(IdempotentSink):
     ) -> None:
         require("redis", "redis", "RedisSink")
         self.url, given, self._secrets = _without_secrets(url)
-        self.key = _names("key", key)
-        self.values = _names("values", values) if values is not None else ()
+        self.key = column_names("RedisSink: key", key, 1)
+        self.values = column_names("RedisSink: values", values, 1) if values is not None else ()
         if layout not in ("hash", "string"):
             raise ConfigurationError(f"RedisSink: layout is 'hash' or 'string', not {layout!r}")
         if not isinstance(prefix, str):
@@ -487,19 +488,6 @@ def _strings(names: Sequence[str], columns: Sequence[pa.Array]) -> list[list[Any
     encode = msgspec.json.Encoder().encode
     rows = zip(*(json_column(column) for column in columns), strict=True)
     return [[1, encode(dict(zip(names, row, strict=True)))] for row in rows]
-
-
-def _names(what: str, names: Any) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names)
-    if (
-        not given
-        or not all(isinstance(n, str) and n for n in given)
-        or len(set(given)) < len(given)
-    ):
-        raise ConfigurationError(
-            f"RedisSink: {what} is the name of a column, or a list of different ones, not {names!r}"
-        )
-    return given
 
 
 def _without_secrets(url: str) -> tuple[str, str | None, dict[str, str]]:

@@ -80,7 +80,6 @@ class ProgressMeter:
         """Confirmed epochs without a checkpoint, the last of a group and when its first ended."""
 
     def run(self) -> None:
-        """The attempt begins to run."""
         with self._lock:
             self._since_ms = self._clock.now_ms()
 
@@ -246,7 +245,6 @@ class EpochAcks:
     segments: tuple[Segment, ...] = ()
 
     def next_timer_ms(self) -> int | None:
-        """When the next timer by the clock is due."""
         times = [ack.next_timer_ms for ack in self.acks if ack.next_timer_ms is not None]
         return min(times, default=None)
 

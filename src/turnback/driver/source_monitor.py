@@ -208,8 +208,6 @@ class _Entry(msgspec.Struct):
 
 
 class _Part(NamedTuple):
-    """A part of that list, by columns."""
-
     hashes: pa.Array
     times: pa.Array
     sizes: pa.Array
@@ -454,7 +452,6 @@ class SourceMonitor:
                     thread.join(_LAST_COMMIT_S)
 
     def lags(self) -> dict[str, Lag]:
-        """The lag of every source that can tell, by uid."""
         lags = {uid: source.lag() for uid, source in self._sources.items()}
         return {uid: lag for uid, lag in lags.items() if lag is not None}
 
@@ -466,8 +463,6 @@ def _files_seen(positions: JobPositions, uid: str) -> Sequence[LogFile] | None:
 
 
 class _Watch:
-    """Over one source."""
-
     def __init__(
         self,
         uid: str,

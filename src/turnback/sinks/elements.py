@@ -36,7 +36,6 @@ class ElementsEncoder:
 
     @property
     def size(self) -> int:
-        """How many bytes there are so far."""
         return int(self._target.tell())
 
     def finish(self) -> bytes:

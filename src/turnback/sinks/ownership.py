@@ -185,7 +185,6 @@ class Ownership:
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that owns the directory, if there is one."""
         owner = self._recorded() if self._ctx.job_directory is not None else None
         return owner if owner is not None and self._is_other(owner) else None
 

@@ -176,8 +176,6 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
 
 
 class _Caller(Generic[T]):
-    """Calls the methods of a user's sink, with errors that name both."""
-
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
         self._sink = sink
         self._name = sink_label(ctx.job, ctx.uid)

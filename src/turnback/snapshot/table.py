@@ -285,7 +285,6 @@ def _to_singles(numbers: Numbers) -> npt.NDArray[np.float32]:
 
 
 def _sequence(lengths: _Forms, arrow: pa.DataType) -> PackedColumn:
-    """Return the column of text or bytes."""
 
     def read(rows: _Rows) -> pa.Array:
         sizes, nulls = lengths.read(rows)
@@ -707,7 +706,6 @@ class StateTable:
         return self._translated(typed, self._row_columns, ROWS)
 
     def key_bytes(self, typed: pa.Table) -> pa.Array:
-        """Return the keys of a typed table as bytes."""
         return self._column("key", self._key.encode, typed["key"].combine_chunks())
 
     def _translated(

@@ -86,7 +86,6 @@ class KafkaOffsets(KafkaClient):
         return [(name, number) for name, topic in found.items() for number in topic.partitions]
 
     def begins(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that each partition still has."""
         return self._list(places, self._api.OffsetSpec.earliest())
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -107,7 +106,6 @@ class KafkaOffsets(KafkaClient):
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's ids of topics, by name; see `topic_ids`."""
         names = list(topics)
 
         def ids() -> dict[str, str]:

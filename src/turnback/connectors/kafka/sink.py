@@ -654,7 +654,6 @@ class TransactionalDelivery(WriteAheadSink):
     def _notes(
         self, ctx: CommitterContext, output: StagedOutput
     ) -> list[tuple[GroupOffsetStore, StoredOffset]]:
-        """What Kafka has to remember with the records of an epoch."""
         known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
         progress = _encode(KafkaProgress(ctx.directory_id, known or ""))
         notes = [(self._register(ctx), StoredOffset(output.version, progress))]
@@ -682,7 +681,6 @@ class TransactionalDelivery(WriteAheadSink):
         return found[-1] if found else None
 
     def _register(self, ctx: CommitterContext) -> GroupOffsetStore:
-        """The register of how far the sink is."""
         assert self._memory is not None, "open comes first"
         key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
         register = self._registers.get(key)

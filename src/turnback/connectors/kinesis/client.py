@@ -322,7 +322,6 @@ class ReadAhead:
         return min(number, max(1, sum(1 for _ in takewhile(most_bytes.__ge__, sizes))))
 
     def take(self, number: int) -> list[KinesisRecord]:
-        """Give out the first records."""
         taken = [self.records.popleft() for _ in range(number)]
         if taken:
             self.at = ("AFTER_SEQUENCE_NUMBER", taken[-1].sequence_number)

@@ -169,7 +169,6 @@ class RabbitMQClient:
                 self._run(self._unsubscribe(client), stream)
 
     def close(self) -> None:
-        """End all connections."""
         for address in list(self._clients):
             client = self._clients.pop(address)
             if client.is_connection_alive():

@@ -67,8 +67,6 @@ class ChunkMark(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Where a stream ends, and its last chunk."""
-
     offset: int
     mark: ChunkMark | None
 
@@ -169,7 +167,6 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shared_client(server_of(self._options), _NAME)
 
     def _begin(self, position: _Position, streams: Iterable[str]) -> _Position:
-        """Add streams that have no position yet."""
         for stream in streams:
             position.next[stream] = self._beginning(stream)
             position.set_mark(stream, ChunkMark.of(self._client().last(stream)))

@@ -338,7 +338,6 @@ class TableOwner:
         return owner is not None and owner.directory == mine and not others
 
     def _other(self, *, hold: bool = False) -> _Owner | None:
-        """The other job that owns the table, if there is one."""
         if self._ctx.job_directory is None:
             return None
         owner = recorded_owner(self._database, hold=hold)

@@ -6,13 +6,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.connectors.sql.database import (
     Database,
     LockTimeoutError,
@@ -55,20 +56,10 @@ _LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Target(Protocol):
-    """A table that can be connected to."""
-
-    key: tuple[str, ...]
-
-    def connect(self) -> Database: ...
-
-    def fields(self, type_: TypeInfo) -> list[WrittenField]: ...
-
-
 class DriverConnection:
     """A connection of the driver, opened when it is needed and again when it was lost."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._database: Database | None = None
 
@@ -105,7 +96,7 @@ class DriverConnection:
 class CheckedRows:
     """The columns of a stream as a table gets them, each value checked before it is written."""
 
-    def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, database: Database, ctx: WriterContext) -> None:
         self._target = target
         self._sink = sink_label(ctx.job, ctx.uid)
         self._database = database
@@ -149,8 +140,6 @@ class CheckedRows:
 
 @dataclass
 class _Writing:
-    """A task's transaction under way."""
-
     database: Database
     ctx: WriterContext
     rows: CheckedRows
@@ -174,7 +163,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
 
     transaction_type = TransactionId
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
         self._open: dict[TransactionId, _Writing] = {}
@@ -348,7 +337,7 @@ def _is_older(other: TransactionId, txn: TransactionId) -> bool:
 class PublishedRows(WriteAheadSink):
     """Rows that the driver inserts or updates, all of an epoch in one transaction."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
 
@@ -392,7 +381,7 @@ class _RehearsingWriter(SinkWriter):
     which is without rows and which nobody else sees.
     """
 
-    def __init__(self, target: Target, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, ctx: WriterContext) -> None:
         self._target = target
         self._ctx = ctx
         self._staging = StagingWriter(ctx)
@@ -792,11 +781,7 @@ def _columns(sink: str, columns: Any) -> dict[str, str] | None:
 def _mode(sink: str, mode: str, key: Any) -> tuple[str, tuple[str, ...]]:
     if mode not in (EXACTLY_ONCE, UPSERT):
         raise ConfigurationError(f"{sink}: mode is {EXACTLY_ONCE!r} or {UPSERT!r}, not {mode!r}")
-    names = (key,) if isinstance(key, str) else tuple(key or ())
-    if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"{sink}: key is the name of a column, or a list of different ones, not {key!r}"
-        )
+    names = column_names(f"{sink}: key", key or ())
     if mode == UPSERT and not names:
         raise ConfigurationError(
             f"{sink}: upsert needs key, the columns that say which row is meant"

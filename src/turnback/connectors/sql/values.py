@@ -173,7 +173,6 @@ def check_values(column: pa.Array, limits: Limits, where: str) -> None:
 
 
 def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
-    """Which values are refused, and why."""
     kind = column.type
     if pt.is_floating(kind):
         yield from _refused_floats(column, limits)

@@ -249,7 +249,6 @@ class DeltaTarget(TableTarget):
         return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 
     def _open(self) -> Any:
-        """The table as it is now; None if there is none."""
         exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
         sink = self._sink
         with self._failures("open"):
@@ -354,7 +353,6 @@ class DeltaSink(TableSink):
 
     @classmethod
     def from_description(cls, description: Mapping[str, str]) -> DeltaSink:
-        """Recreate a sink from what `describe` returned."""
         return cls(description.get("path") or description["uri"], **cls._arguments(description))
 
     def unusable_here(self) -> str | None:

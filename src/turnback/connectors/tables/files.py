@@ -185,7 +185,6 @@ class ColumnChange:
     there: pa.DataType | None = None
 
     def describe(self) -> str:
-        """Say what is different."""
         if self.kind is ChangeKind.ADD:
             return f"the table has no column {self.column!r} ({self.here})"
         if self.kind is ChangeKind.NULLABLE:

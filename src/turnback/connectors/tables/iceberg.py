@@ -336,7 +336,6 @@ class IcebergTarget(TableTarget):
         return self._connected
 
     def _open(self) -> Any:
-        """The table as it is now; None if there is none."""
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         catalog = self._catalog()
         with self._failures("open"):

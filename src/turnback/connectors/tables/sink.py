@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from turnback.config.option import column_names
 from turnback.connectors.tables.compaction import (
     BackgroundCompaction,
     Compaction,
@@ -509,7 +510,6 @@ class TableCommitter:
         return self._target.remembered(identity) or Mark(identity)
 
     def _signed(self, mark: Mark) -> Mark:
-        """A mark as this driver writes it."""
         return replace(mark, attempt=self._ctx.attempt, nonce=short_nonce(self._ctx.nonce))
 
     def _refuse_rolled_back(self, due: Sequence[TableTransaction], remembered: Mark) -> None:
@@ -816,8 +816,8 @@ class TableSink(Sink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.options = dict(storage_options or {})
-        self.partition_by = self._columns("partition_by", partition_by)
-        self.key = self._columns("key", key)
+        self.partition_by = column_names(f"{type(self).__name__}: partition_by", partition_by)
+        self.key = column_names(f"{type(self).__name__}: key", key)
         self.mode = mode
         if mode not in ("append", "upsert"):
             raise self._refused(f"mode is 'append' or 'upsert', not {mode!r}")
@@ -976,14 +976,6 @@ class TableSink(Sink):
                     )
         if self.partition_by and set(schema.names) == set(self.partition_by):
             raise self._refused("a table needs a column that is not in partition_by")
-
-    def _columns(self, argument: str, columns: Sequence[str]) -> tuple[str, ...]:
-        names = (columns,) if isinstance(columns, str) else tuple(columns)
-        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
-            names
-        ):
-            raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
-        return names
 
     def _count(
         self, argument: str, value: int, what: str, least: int = 1, most: int = _MOST
