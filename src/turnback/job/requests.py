@@ -115,25 +115,15 @@ class Requests:
             self._warn_once(f"progress cannot be read: {error}")
             return None
 
-    def wait(
-        self,
-        id_: str,
-        timeout_s: float | None = None,
-        on_progress: Callable[[RequestProgress], None] | None = None,
-    ) -> RequestResult | None:
+    def wait(self, id_: str, timeout_s: float | None = None) -> RequestResult | None:
         """Wait until a request has ended; return how, `None` if the time is over.
 
         Raises `NotFoundError` if there is none, or it ended long ago and is forgotten.
         """
         began = self._clock.monotonic()
         pause = _FIRST_POLL_S
-        seen = None
         while True:
             result = self.result(id_)
-            progress = self.progress(id_) if on_progress is not None else None
-            if on_progress is not None and progress is not None and progress != seen:
-                on_progress(progress)
-                seen = progress
             if result is not None:
                 return result
             self._require(id_)
