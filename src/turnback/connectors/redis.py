@@ -278,9 +278,13 @@ class RedisSink(IdempotentSink):
             data = self._client.get(self._owner_key)
         if data is None:
             self._claim = ""
-            if ctx.directory_id:
-                raise self._lost_note(ctx)
-            return
+            if not ctx.directory_id:
+                return
+            raise SinkError(
+                f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which "
+                "says whose the keys are. It is written again when the job starts; keep Redis from "
+                "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
+            )
         owner = msgspec.json.decode(data, type=_Owner)
         same_place = ctx.directory_id in ("", directory_digest(owner.directory))
         if not same_place or owner.job_id not in ("", ctx.job_id):
@@ -358,13 +362,6 @@ class RedisSink(IdempotentSink):
         raise SinkError(
             f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
             f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
-        )
-
-    def _lost_note(self, ctx: WriterContext) -> SinkError:
-        return SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which "
-            "says whose the keys are. It is written again when the job starts; keep Redis from "
-            "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
         )
 
     def close(self) -> None:

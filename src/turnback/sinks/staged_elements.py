@@ -241,10 +241,6 @@ class StagedFiles:
             found = [(_STAGED.fullmatch(p), n) for p, n in self._storage.sizes(directory).items()]
         return [ElementsFile(m[0], int(m[1]), int(m[2]), int(m[3]), n) for m, n in found if m]
 
-    def find_all(self) -> list[ElementsFile]:
-        """What sinks of the job have staged, under whatever uid they had."""
-        return self.find("sinks")
-
     def list_orphans(self, uid: str) -> list[TransactionInfo]:
         """What is staged of a sink, task by task; see `Sink.list_orphans`."""
         files = sorted(self.find(staged_directory(uid)), key=lambda file: file.task)

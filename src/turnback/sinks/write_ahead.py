@@ -287,7 +287,7 @@ class WriteAheadCommitter:
     def recover(self, pending: Sequence[bytes]) -> None:
         """Publish `pending`, and remove all else that older attempts staged, under any uid."""
         self.commit(pending)
-        staged = self._staged.find_all()
+        staged = self._staged.find("sinks")
         self._staged.delete(file.path for file in staged if file.attempt < self._ctx.attempt)
 
     def abort_orphans(self, known: Sequence[bytes]) -> None:

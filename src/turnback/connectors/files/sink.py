@@ -414,19 +414,16 @@ class _KnownFiles:
     def forget_others(self) -> None:
         """Let the job go on with what is there: what it does not know of, it writes again."""
         for home in self._homes():
-            self._forget_others(home)
-
-    def _forget_others(self, home: PurePosixPath) -> None:
-        while (newest := self._newest(home)) is not None:
-            attempt, epoch = newest
-            version = version_of(attempt, epoch)
-            known = promised_version(self._ctx, version)
-            if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
-                self._cut(home, attempt, None)
-                continue
-            if known < version:
-                self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
-            return
+            while (newest := self._newest(home)) is not None:
+                attempt, epoch = newest
+                version = version_of(attempt, epoch)
+                known = promised_version(self._ctx, version)
+                if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
+                    self._cut(home, attempt, None)
+                    continue
+                if known < version:
+                    self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
+                break
 
     def _homes(self) -> list[PurePosixPath]:
         """Where sinks of this job directory have their records."""

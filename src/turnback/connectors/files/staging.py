@@ -71,14 +71,9 @@ class StagedFile(msgspec.Struct, frozen=True):
         return file
 
 
-def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
-    """Where this sink stages, one directory per attempt."""
-    return root / SinkIdentity.of(ctx).home
-
-
 def attempt_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
     """Where this attempt of the job stages."""
-    return sink_directory(root, ctx) / str(ctx.attempt)
+    return root / SinkIdentity.of(ctx).home / str(ctx.attempt)
 
 
 def new_name(prefix: str, ctx: WriterContext, extension: str) -> str:

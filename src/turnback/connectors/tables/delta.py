@@ -345,7 +345,7 @@ class DeltaSink(TableSink):
             dropped=dropped,
             key=self.key,
             staged=staged,
-            stats=_no_stats if staged else delta_stats,
+            stats=(lambda table: "") if staged else delta_stats,
         )
 
     def describe(self) -> dict[str, str]:
@@ -377,10 +377,6 @@ class DeltaSink(TableSink):
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.uri!r}, mode={self.mode!r})"
-
-
-def _no_stats(table: pa.Table) -> str:
-    return ""
 
 
 _ENFORCED = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
