@@ -146,12 +146,12 @@ class Committers:
 
     def target_versions(self) -> dict[str, str]:
         """Return the version of each target that has what was committed, by sink uid."""
-        told = {
+        versions = {
             uid: committer.target_version()
             for uid, committer in self._by_uid.items()
             if isinstance(committer, TellsTargetVersion)
         }
-        return {uid: version for uid, version in told.items() if version is not None}
+        return {uid: version for uid, version in versions.items() if version is not None}
 
     def roll_back(self, transactions: Mapping[str, tuple[bytes, ...]]) -> None:
         """Roll back what no manifest holds. What fails is left to the next start."""
@@ -244,9 +244,9 @@ class CommitRecords:
         after that; those of other sinks are left out.
         """
         new = Committed(number) if sinks is None else Committed(0, dict.fromkeys(sinks, number))
-        told = {u: v for u, v in (targets or {}).items() if sinks is None or u in sinks}
-        if told:
-            new = msgspec.structs.replace(new, targets={number: told})
+        versions = {u: v for u, v in (targets or {}).items() if sinks is None or u in sinks}
+        if versions:
+            new = msgspec.structs.replace(new, targets={number: versions})
         first = self._own is None
         before = self._own or self.read()
         known = before.joined(new)

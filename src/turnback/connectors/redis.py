@@ -450,15 +450,15 @@ class RedisSink(IdempotentSink):
             yield
         except errors.RedisError as error:
             reason = hide((self._password, *self._secrets.values()), error)
-            told = f"{sink}: Redis at {self.url}: {reason}"
+            text = f"{sink}: Redis at {self.url}: {reason}"
             if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
                 raise ConfigurationError(
-                    f"{told}. The password is taken from the url, or from the variable that "
+                    f"{text}. The password is taken from the url, or from the variable that "
                     "password_from names"
                 ) from None
             if isinstance(error, errors.ReadOnlyError):
-                raise ConfigurationError(f"{told}. It is a replica: give its primary") from None
-            raise SinkError(told) from None
+                raise ConfigurationError(f"{text}. It is a replica: give its primary") from None
+            raise SinkError(text) from None
 
     def __repr__(self) -> str:
         return f"RedisSink({self.url!r}, key={list(self.key)!r}, prefix={self.prefix!r})"

@@ -73,8 +73,8 @@ def compact(
         ctx = committer_context(job.directory, info.job_id, name, options=job.options)
         with redirect_stdout(sys.stderr):
             result = sink.compact(ctx, dry_run=dry_run)
-        told = msgspec.structs.asdict(result)
-        done.append(CompactedTable(sink=name, kind=sink.kind, table=sink.place, **told))
+        fields = msgspec.structs.asdict(result)
+        done.append(CompactedTable(sink=name, kind=sink.kind, table=sink.place, **fields))
     return CompactedTables(dry_run=dry_run, tables=tuple(done))
 
 

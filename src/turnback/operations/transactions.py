@@ -375,6 +375,6 @@ class _Listing:
 
 
 def _row(uid: str, kind: str, state: TransactionState, info: TransactionInfo) -> TransactionRow:
-    told = msgspec.structs.asdict(info)
-    del told["id"]
-    return TransactionRow(sink=uid, kind=kind, state=state, **told)
+    fields = msgspec.structs.asdict(info)
+    del fields["id"]
+    return TransactionRow(sink=uid, kind=kind, state=state, **fields)

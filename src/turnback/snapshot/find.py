@@ -286,9 +286,9 @@ def _started_from(log: CheckpointLog, number: int, fence: int) -> Manifest:
             if isinstance(slot, Manifest):
                 break
             if slot.start is not None:
-                told = slot.start.checkpoint
-                if told is not None and told.number == number:
-                    return told
+                copy = slot.start.checkpoint
+                if copy is not None and copy.number == number:
+                    return copy
                 break
         raise
 

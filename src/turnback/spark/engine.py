@@ -320,10 +320,10 @@ class SparkEpochInput:
         try:
             barriers = _collect(frame, description, orders, collect_controls)
         except Exception as error:
-            told = malformed_record(error) or unreadable_file(error, self._new_files)
-            if told is None:
+            explained = malformed_record(error) or unreadable_file(error, self._new_files)
+            if explained is None:
                 raise
-            raise told from None
+            raise explained from None
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers

@@ -232,13 +232,13 @@ class MySqlDatabase(Database):
             reason = str(error.args[-1])
             for secret in filter(None, (password, parameters.get("ssl", {}).get("password"))):
                 reason = reason.replace(str(secret), "***")
-            told = f"{self.where} cannot be reached: {reason}"
+            text = f"{self.where} cannot be reached: {reason}"
             if error.args[0] in _REFUSED:
                 raise ConfigurationError(
-                    f"{told}. Check user, database and password, which is taken from password or "
+                    f"{text}. Check user, database and password, which is taken from password or "
                     "from the variable that password_from names"
                 ) from None
-            raise SinkError(f"{told}. Is the server running?") from None
+            raise SinkError(f"{text}. Is the server running?") from None
 
     def close(self) -> None:
         with suppress(self._pymysql.MySQLError, OSError):
@@ -464,18 +464,18 @@ class MySqlDatabase(Database):
             code, reason = (*error.args, "")[:2] if error.args else (0, "")
             # What rows hold is nothing for a log.
             reason = _VALUE.sub(r"\1...\2", str(reason))
-            told = f"{self.where}: {reason or 'the connection is closed'} ({code})"
+            text = f"{self.where}: {reason or 'the connection is closed'} ({code})"
             if code in _NO_TEMPORARY_PARTITIONS:
-                raise _PartitionedError(told) from None
+                raise _PartitionedError(text) from None
             if code in (_UNKNOWN_XID, _BUSY_XID):
-                raise _UnknownTransactionError(told) from None
+                raise _UnknownTransactionError(text) from None
             if code == _LOCK_TIMEOUT:
-                raise LockTimeoutError(told) from None
+                raise LockTimeoutError(text) from None
             if code in _DENIED:
-                raise ConfigurationError(told) from None
+                raise ConfigurationError(text) from None
             if code in _LOST or not self._connection.open:
-                raise LostConnectionError(told) from None
-            raise SinkError(told) from None
+                raise LostConnectionError(text) from None
+            raise SinkError(text) from None
 
 
 _VALUE = re.compile(r"(entry |value: )'.*'( for (?:key|column) )", re.DOTALL)

@@ -427,20 +427,20 @@ class PostgresDatabase(Database):
 
     def _told(self, error: Any) -> str:
         diag = error.diag
-        told = diag.message_primary or str(error).strip()
+        text = diag.message_primary or str(error).strip()
         if (diag.sqlstate or "")[:2] not in _ABOUT_ROWS:
-            parts = [told, *filter(None, (diag.message_detail, diag.message_hint))]
+            parts = [text, *filter(None, (diag.message_detail, diag.message_hint))]
             return f"{self.where}: {'. '.join(parts)}"
         # What a row holds is nothing for a log: the detail has the whole row or its key, and the
         # message quotes values unless it is about a constraint.
         if not diag.constraint_name and not diag.column_name:
-            told = _QUOTED_VALUE.sub('"..."', told)
+            text = _QUOTED_VALUE.sub('"..."', text)
         places = {"column": diag.column_name, "constraint": diag.constraint_name}
-        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in told]
+        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in text]
         if not named and (match := _COPIED_COLUMN.search(diag.context or "")):
             named = [f"column {match[1]!r}"]
         at = f" ({', '.join(named)} of {self.target})" if named else f" ({self.target})"
-        return f"{self.where}: {told}{at}"
+        return f"{self.where}: {text}{at}"
 
 
 _ABOUT_ROWS = ("22", "23", "44", "P0")
@@ -457,14 +457,14 @@ def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
     for secret in filter(None, secrets):
         reason = reason.replace(secret, "***")
     reason = " ".join(reason.split())
-    told = f"{where} cannot be reached: {reason}"
+    text = f"{where} cannot be reached: {reason}"
     for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
         if sign in reason:
             return ConfigurationError(
-                f"{told}. Check user, database and password: it is taken from the dsn, from the "
+                f"{text}. Check user, database and password: it is taken from the dsn, from the "
                 "variable that password_from names, or from PGPASSWORD"
             )
-    return SinkError(f"{told}. Is the server running?")
+    return SinkError(f"{text}. Is the server running?")
 
 
 def _address(parameters: Mapping[str, str]) -> str:

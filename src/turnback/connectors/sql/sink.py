@@ -538,8 +538,8 @@ class SqlSink(Sink):
             if column.generated:
                 problems.append(f"generates {column.name!r} itself, so that it cannot be written")
             elif (reason := database.objection(field.type, column)) is not None:
-                told = f"has {column.name!r} as {column.declared}, which does not take {field.type}"
-                problems.append(f"{told}: {reason}" if reason else told)
+                text = f"has {column.name!r} as {column.declared}, which does not take {field.type}"
+                problems.append(f"{text}: {reason}" if reason else text)
         problems += [
             f"requires {column.name!r} ({column.declared}), which the stream does not have"
             for column in found.values()

@@ -152,13 +152,13 @@ class DeltaTarget(TableTarget):
             return set(paths) & {unquote(path) for path in actions.column("path").to_pylist()}
 
     def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
-        told = commit_marks(self._key_of(mark.identity), mark, join)
-        self._append(files, mark, told)
+        info = commit_marks(self._key_of(mark.identity), mark, join)
+        self._append(files, mark, info)
 
     def mark(self, mark: Mark) -> None:
         self._append((), mark, who_commits(mark))
 
-    def _append(self, files: Sequence[TableFile], mark: Mark, told: dict[str, str]) -> None:
+    def _append(self, files: Sequence[TableFile], mark: Mark, info: dict[str, str]) -> None:
         transaction = require("deltalake.transaction", "delta", "DeltaSink")
         now = int(time.time() * 1000)
         actions = [
@@ -172,7 +172,7 @@ class DeltaTarget(TableTarget):
                 "append",
                 table.schema(),
                 list(self._sink.partition_by),
-                commit_properties=self._properties(mark, told),
+                commit_properties=self._properties(mark, info),
             )
             self._table.update_incremental()
             self._sync()
@@ -257,7 +257,7 @@ class DeltaTarget(TableTarget):
             except exceptions.TableNotFoundError:
                 return None
 
-    def _properties(self, mark: Mark, told: dict[str, str]) -> Any:
+    def _properties(self, mark: Mark, info: dict[str, str]) -> Any:
         app = self._key_of(mark.identity)
         transaction = self._delta.Transaction
         if mark.identity.directory_id:
@@ -272,7 +272,7 @@ class DeltaTarget(TableTarget):
         if self._directory_id:
             transactions.append(transaction(_OWNER, int(self._directory_id, 16)))
         return self._delta.CommitProperties(
-            app_transactions=transactions, custom_metadata=self._summary | told
+            app_transactions=transactions, custom_metadata=self._summary | info
         )
 
     @contextmanager

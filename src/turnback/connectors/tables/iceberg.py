@@ -293,9 +293,9 @@ class IcebergTarget(TableTarget):
         snapshot = self._table.current_snapshot()
         return str(snapshot.snapshot_id) if snapshot is not None else "none"
 
-    def _add_empty_snapshot(self, transaction: Any, told: Mapping[str, str]) -> None:
+    def _add_empty_snapshot(self, transaction: Any, info: Mapping[str, str]) -> None:
         """Let a commit without data conflict with others: a property alone does not."""
-        update = transaction.update_snapshot(snapshot_properties={**self._summary, **told})
+        update = transaction.update_snapshot(snapshot_properties={**self._summary, **info})
         with update.fast_append():
             pass
 
