@@ -354,7 +354,6 @@ class Epochs:
         self._file_index = StateFileIndex(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
-        """When the epoch began that is running."""
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}

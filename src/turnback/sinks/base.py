@@ -593,13 +593,19 @@ def sink_errors(what: str, kinds: tuple[type[Exception], ...] = (StorageError,))
         raise SinkError(f"{what}: {error}") from error
 
 
-def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
-    """Call a method of a user's sink; errors other than Turnback's become `SinkError`."""
-    try:
-        return method(*args)
-    except TurnbackError:
-        raise
-    except Exception as error:
-        raise SinkError(
-            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
-        ) from error
+class UserCalls:
+    """Calls the methods of a user's sink, with errors that name both."""
+
+    def __init__(self, sink: Sink, ctx: WriterContext | CommitterContext) -> None:
+        self._kind = type(sink).__name__
+        self._name = sink_label(ctx.job, ctx.uid)
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        try:
+            return method(*args)
+        except TurnbackError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: {self._kind}.{step} failed: {type(error).__name__}: {error}"
+            ) from error

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from turnback.errors import SinkError
 from turnback.sinks.base import (
@@ -13,15 +12,13 @@ from turnback.sinks.base import (
     CommitterContext,
     Sink,
     SinkWriter,
+    UserCalls,
     WriterContext,
     aborted_on_failure,
-    call_user,
     require_open,
     sink_label,
 )
 from turnback.values.columns import Batch
-
-R = TypeVar("R")
 
 
 class IdempotentSink(Sink):
@@ -103,11 +100,11 @@ class IdempotentSink(Sink):
         return _NothingToCommit(ctx)
 
 
-class _IdempotentWriter(SinkWriter):
+class _IdempotentWriter(UserCalls, SinkWriter):
     def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
+        super().__init__(sink, ctx)
         self._sink = sink
         self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._is_open = self._done = False
 
     def write(self, batch: Batch) -> None:
@@ -134,9 +131,6 @@ class _IdempotentWriter(SinkWriter):
         if self._is_open:
             self._is_open = False
             self._call("close", self._sink.close)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
 
 
 class _NothingToCommit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -15,13 +15,12 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     TransactionInfo,
+    UserCalls,
     WriterContext,
     aborted_on_failure,
-    call_user,
     open_handle,
     require_open,
     seal_handle,
-    sink_label,
 )
 from turnback.values.columns import Batch
 
@@ -175,19 +174,11 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return _TwoPhaseCommitter(self, ctx)
 
 
-class _Caller(Generic[T]):
-    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
-        self._sink = sink
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._decoder = _decoder(sink)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
-
-
-class _TwoPhaseWriter(_Caller[T], SinkWriter):
+class _TwoPhaseWriter(UserCalls, SinkWriter, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
         super().__init__(sink, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._ctx = ctx
         self._txn: list[T] = []  # at most one; T may be anything, None included
         self._done = False
@@ -216,9 +207,11 @@ class _TwoPhaseWriter(_Caller[T], SinkWriter):
             self._call("abort", self._sink.abort, self._txn.pop())
 
 
-class _TwoPhaseCommitter(_Caller[T]):
+class _TwoPhaseCommitter(UserCalls, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
         super().__init__(sink, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._ctx = ctx
         self._last_commit: Sequence[bytes] = ()
         self._recovered = False

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,9 +23,9 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     TransactionInfo,
+    UserCalls,
     WriterContext,
     attempt_of,
-    call_user,
     require_known_attempt,
     require_promised,
     sink_errors,
@@ -48,7 +47,6 @@ from turnback.storage.envelope import encode_document, read_document
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
-R = TypeVar("R")
 _FORMAT = 1
 _BEGUN = "publishing"
 _ACCEPTED = "accepted"
@@ -255,7 +253,7 @@ def accept_published(ctx: CommitterContext, attempt: int) -> None:
         VersionRecords(replace(ctx, attempt=attempt), _ACCEPTED).write(attempt)
 
 
-class WriteAheadCommitter:
+class WriteAheadCommitter(UserCalls):
     """Publishes what tasks have staged, each epoch once.
 
     What is about to be published is recorded in the job directory first. So a target that remembers
@@ -263,11 +261,11 @@ class WriteAheadCommitter:
     """
 
     def __init__(self, sink: WriteAheadSink, ctx: CommitterContext) -> None:
+        super().__init__(sink, ctx)
         self._sink = sink
         self._ctx = ctx
         self._begun: dict[str, int] = {}
         self._records: dict[str, VersionRecords] = {}
-        self._name = sink_label(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
         self._published: list[str] = []
         """Files of what the last `commit` has published."""
@@ -385,6 +383,3 @@ class WriteAheadCommitter:
 
     def _decode(self, transactions: Sequence[bytes]) -> list[StagedTask]:
         return [StagedTask.decode(transaction, self._name) for transaction in transactions]
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)

@@ -28,7 +28,7 @@ from turnback.snapshot.writer import (
     copy_source_log,
 )
 from turnback.spark.internals import only_reads
-from turnback.spark.worker import map_batches, run_tasks, spark_job
+from turnback.spark.worker import map_batches, numbers_frame, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema
 from turnback.values.hints import as_type
@@ -49,11 +49,8 @@ def state_frame(
     `StateReader` what the list sorts by, `EntryReader` bytes that can be compared.
     """
     spans = tuple(reading_spans(stored, max_parallelism))
-    # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
-    # collect whole states in the driver to broadcast them.
-    numbers = spark.sparkContext.parallelize([(i,) for i in range(len(spans))], len(spans))
-    frame = spark.createDataFrame(numbers, "number int", verifySchema=False)
-    return map_batches(frame, replace(reader or NumberedReader(stored, ()), spans=spans))
+    reader = replace(reader or NumberedReader(stored, ()), spans=spans)
+    return map_batches(numbers_frame(spark, len(spans)), reader)
 
 
 def view_session(

@@ -116,6 +116,16 @@ def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
     return frame.mapInArrow(_Marked(task).__call__, stream_ddl(as_type(task.schema)))
 
 
+def numbers_frame(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers up to a count, each in a partition of its own, for tasks that read something.
+
+    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    collect that in the driver to broadcast it.
+    """
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
+    return spark.createDataFrame(numbers, "number int", verifySchema=False)
+
+
 @dataclass(frozen=True)
 class _Marked:
     task: BatchTask

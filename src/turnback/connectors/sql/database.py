@@ -31,6 +31,10 @@ class LockTimeoutError(SinkError):
     """Another transaction holds a row for longer than this one may wait."""
 
 
+class UnknownTransactionError(SinkError):
+    """There is no such prepared transaction, or another connection has it."""
+
+
 def name_sink_in_database(directory_id: str, job_id: str, uid: str) -> str:
     """What a sink is called in a database: at most 61 characters of plain ASCII.
 

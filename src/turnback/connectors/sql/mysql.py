@@ -22,6 +22,7 @@ from turnback.connectors.sql.database import (
     TableColumn,
     TransactionId,
     UniqueIndex,
+    UnknownTransactionError,
     digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
@@ -438,7 +439,7 @@ class MySqlDatabase(Database):
             try:
                 self.execute(f"XA {how} {_xid(txn)}")
                 return True
-            except _UnknownTransactionError as error:
+            except UnknownTransactionError as error:
                 if txn not in self.prepared():
                     return False
                 if time.monotonic() > end:
@@ -468,7 +469,7 @@ class MySqlDatabase(Database):
             if code in _NO_TEMPORARY_PARTITIONS:
                 raise _PartitionedError(text) from None
             if code in (_UNKNOWN_XID, _BUSY_XID):
-                raise _UnknownTransactionError(text) from None
+                raise UnknownTransactionError(text) from None
             if code == _LOCK_TIMEOUT:
                 raise LockTimeoutError(text) from None
             if code in _DENIED:
@@ -485,10 +486,6 @@ _LOCK_TIMEOUT = 1205
 
 class _PartitionedError(SinkError):
     """There are no temporary tables with partitions."""
-
-
-class _UnknownTransactionError(SinkError):
-    """There is no such XA transaction, or another connection has it."""
 
 
 def _xid(txn: TransactionId) -> str:

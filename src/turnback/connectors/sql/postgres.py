@@ -21,6 +21,7 @@ from turnback.connectors.sql.database import (
     TableColumn,
     TransactionId,
     UniqueIndex,
+    UnknownTransactionError,
     digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
@@ -389,12 +390,12 @@ class PostgresDatabase(Database):
     def commit_prepared(self, txn: TransactionId) -> bool:
         try:
             self.execute(f"COMMIT PREPARED {self._gid(txn)}")
-        except _UnknownTransactionError:
+        except UnknownTransactionError:
             return False
         return True
 
     def roll_back_prepared(self, txn: TransactionId) -> None:
-        with suppress(_UnknownTransactionError):
+        with suppress(UnknownTransactionError):
             self.execute(f"ROLLBACK PREPARED {self._gid(txn)}")
 
     def prepared(self) -> list[TransactionId]:
@@ -415,7 +416,7 @@ class PostgresDatabase(Database):
         try:
             yield
         except errors.UndefinedObject as error:
-            raise _UnknownTransactionError(self._told(error)) from None
+            raise UnknownTransactionError(self._told(error)) from None
         except errors.InsufficientPrivilege as error:
             raise ConfigurationError(self._told(error)) from None
         except errors.LockNotAvailable as error:
@@ -447,10 +448,6 @@ _ABOUT_ROWS = ("22", "23", "44", "P0")
 """Classes of errors whose texts may hold values of rows."""
 _QUOTED_VALUE = re.compile(r'".*"', re.DOTALL)
 _COPIED_COLUMN = re.compile(r"^COPY .*, column ([^:,]+)", re.MULTILINE)
-
-
-class _UnknownTransactionError(SinkError):
-    """There is no such prepared transaction."""
 
 
 def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
