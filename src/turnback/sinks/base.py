@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -415,6 +415,28 @@ def aborted_on_failure(writer: SinkWriter) -> Iterator[None]:
         except SinkError as second:
             error.add_note(f"and then: {second}")
         raise
+
+
+class GuardedWriter(SinkWriter):
+    """A writer that refuses to be used again, and is aborted if writing fails."""
+
+    def __init__(self, ctx: WriterContext) -> None:
+        self._ctx = ctx
+        self._name = sink_label(ctx.job, ctx.uid)
+        self._closed = False
+
+    def write(self, batch: Batch) -> None:
+        require_open(self._closed, self._name)
+        if len(batch):
+            with self._failures():
+                self._add(batch)
+
+    @abstractmethod
+    def _add(self, batch: Batch) -> None:
+        """Write elements, of which there are some."""
+
+    def _failures(self) -> AbstractContextManager[None]:
+        return aborted_on_failure(self)
 
 
 class Sink(ABC):

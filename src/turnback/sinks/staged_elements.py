@@ -20,7 +20,7 @@ from turnback.errors import NotFoundError, SinkError, StorageError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     CommitterContext,
-    SinkWriter,
+    GuardedWriter,
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
@@ -117,29 +117,23 @@ def staged_directory(uid: str) -> str:
     return f"{JobDirectory.sink_path(uid)}/staged"
 
 
-class StagingWriter(SinkWriter):
+class StagingWriter(GuardedWriter):
     """Stages the elements of one task and epoch."""
 
     def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
+        super().__init__(ctx)
         self._storage = _storage(ctx)
         self._encoder: ElementsEncoder | None = None
         self._parts: list[StagedPart] = []
         self._rows = 0
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            if self._encoder is None:
-                self._encoder = ElementsEncoder("zstd")
-            self._encoder.add(batch)
-            self._rows += len(batch)
-            if self._encoder.size >= FILE_BYTES:
-                self._finish_part()
+    def _add(self, batch: Batch) -> None:
+        if self._encoder is None:
+            self._encoder = ElementsEncoder("zstd")
+        self._encoder.add(batch)
+        self._rows += len(batch)
+        if self._encoder.size >= FILE_BYTES:
+            self._finish_part()
 
     def prepare(self) -> bytes | None:
         require_open(self._closed, self._name)

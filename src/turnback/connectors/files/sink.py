@@ -36,6 +36,7 @@ from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
@@ -144,35 +145,29 @@ FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
 }
 
 
-class FileWriter(SinkWriter):
+class FileWriter(GuardedWriter):
     """Writes one hidden file, created with the first element."""
 
     def __init__(
         self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
     ) -> None:
+        super().__init__(ctx)
         self._root = root
         self._format = format_name
         self._header = header
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
         self._file: BinaryIO | None = None
         self._encoder: Encoder | None = None
         self._rows = 0
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            arrow = batch.arrow
-            if self._encoder is None:
-                make_directories(self._staged.parent, Access.UMASK)
-                self._file = self._staged.open("xb")
-                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
-            self._encoder.write(arrow)
+    def _add(self, batch: Batch) -> None:
+        arrow = batch.arrow
+        if self._encoder is None:
+            make_directories(self._staged.parent, Access.UMASK)
+            self._file = self._staged.open("xb")
+            self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
+        self._encoder.write(arrow)
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:

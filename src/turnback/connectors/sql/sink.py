@@ -37,12 +37,11 @@ from turnback.sinks.base import (
     ClosingCommitter,
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    aborted_on_failure,
-    require_open,
     sink_label,
 )
 from turnback.sinks.staged_elements import StagingWriter
@@ -373,7 +372,7 @@ class PublishedRows(WriteAheadSink):
         return repr(self._target)
 
 
-class _RehearsingWriter(SinkWriter):
+class _RehearsingWriter(GuardedWriter):
     """Stages the elements of a task that the table takes.
 
     What is staged is promised, and the driver publishes it after the checkpoint: too late to find
@@ -382,28 +381,20 @@ class _RehearsingWriter(SinkWriter):
     """
 
     def __init__(self, target: SqlSink, ctx: WriterContext) -> None:
+        super().__init__(ctx)
         self._target = target
-        self._ctx = ctx
         self._staging = StagingWriter(ctx)
         self._database: Database | None = None
         self._rows: CheckedRows | None = None
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, sink_label(self._ctx.job, self._ctx.uid))
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            self._rehearse(batch)
-            self._staging.write(batch)
-
-    def _rehearse(self, batch: Batch) -> None:
+    def _add(self, batch: Batch) -> None:
         if self._database is None or self._rows is None:
             self._database = self._target.connect()
             self._rows = CheckedRows(self._target, self._database, self._ctx)
             self._database.begin_rehearsal()
         names, columns = self._rows.take(batch)
         self._database.rehearse(names, self._target.key, columns)
+        self._staging.write(batch)
 
     def prepare(self) -> bytes | None:
         self._close()

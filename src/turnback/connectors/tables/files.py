@@ -28,7 +28,7 @@ import pyarrow.types as pt
 from turnback.errors import NullKeyError, SinkError, StorageError
 from turnback.sinks.base import (
     CommitterContext,
-    SinkWriter,
+    GuardedWriter,
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
@@ -460,37 +460,31 @@ class Layout:
     stats: Callable[[pa.Table], str] = lambda table: ""
 
 
-class TableWriter(SinkWriter):
+class TableWriter(GuardedWriter):
     """Gathers rows, and writes one file per partition of the table."""
 
     def __init__(self, layout: Layout, ctx: WriterContext) -> None:
+        super().__init__(ctx)
         self._layout = layout
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._names = FileNames(SinkIdentity.of(ctx))
         self._task = self._names.new_task(ctx)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._files: list[TableFile] = []
         self._notes: list[str] = []
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            arrow = batch.arrow
-            for column in self._layout.key:
-                if arrow.column(column).null_count:
-                    raise NullKeyError(
-                        f"{self._name}: the key column {column!r} is null in an element, so it "
-                        "cannot be found in the table again; filter such elements out"
-                    )
-            self._held.append(arrow)
-            self._held_bytes += arrow.nbytes
-            if self._held_bytes >= _FLUSH_BYTES:
-                self._flush()
+    def _add(self, batch: Batch) -> None:
+        arrow = batch.arrow
+        for column in self._layout.key:
+            if arrow.column(column).null_count:
+                raise NullKeyError(
+                    f"{self._name}: the key column {column!r} is null in an element, so it "
+                    "cannot be found in the table again; filter such elements out"
+                )
+        self._held.append(arrow)
+        self._held_bytes += arrow.nbytes
+        if self._held_bytes >= _FLUSH_BYTES:
+            self._flush()
 
     def prepare(self) -> bytes | None:
         require_open(self._closed, self._name)
