@@ -349,7 +349,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
 
 
 class KafkaProgress(msgspec.Struct, frozen=True):
-    """Who has published up to the version beside it: the driver that had the attempt then."""
+    """The job directory that has published up to the version beside it, and its driver then."""
 
     directory_id: str
     nonce: str = ""
@@ -907,7 +907,7 @@ _FLUSH_S = 120.0
 class StreamingDelivery(Sink):
     """Writes from tasks, at once; what a task has written cannot be taken back.
 
-    An epoch `waits` until Kafka has all its records, or does not.
+    If it `waits`, an epoch ends only when Kafka has all its records.
     """
 
     def __init__(

@@ -22,7 +22,10 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class TopicLimits(NamedTuple):
-    """What a topic refuses: larger records, all around them included, and those without a key."""
+    """What a topic refuses: records with more bytes around them than these, or without a key.
+
+    The bytes are None where they are not known.
+    """
 
     bytes: int | None
     needs_key: bool

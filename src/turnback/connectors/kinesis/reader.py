@@ -76,8 +76,8 @@ class KinesisRecords(DataSource):
 class _Range:
     """What a task reads: `number` records of a shard from a place on, the last of which is known.
 
-    The `first` has this number in the shard; `data` has the records in Arrow's format, if they were
-    read already.
+    `first` is the number of the first of them in the shard; `data` has them in Arrow's format, if
+    they were read already.
     """
 
     shard: str

@@ -246,7 +246,7 @@ class ConflictError(Exception):
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done with a table, or would be done: `joined` files of so many bytes went.
+    """What was done with a table, or would be: small files, of so many bytes, are `joined`.
 
     The number of files afterwards is an estimate if nothing was done.
     """
