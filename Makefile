@@ -83,12 +83,12 @@ test-all: fetch check ## everything, before a release: every kill point, server,
 AREAS := kafka sql tables redis rabbitmq kinesis engine crash stories
 .PHONY: $(addprefix test-,$(AREAS))
 
-test-kafka: TESTS = tests/systems/test_kafka_*.py tests/unit/sinks/test_kafka_*.py tests/unit/api/test_kafka_*.py
-test-sql: TESTS = tests/systems/test_postgres*.py tests/systems/test_mariadb*.py tests/unit/sinks/test_database_sinks.py
-test-tables: TESTS = tests/systems/test_table*.py tests/systems/test_delta*.py tests/systems/test_iceberg*.py
-test-redis: TESTS = tests/systems/test_redis*.py
-test-rabbitmq: TESTS = tests/systems/test_rabbitmq*.py tests/unit/api/test_rabbitmq_*.py
-test-kinesis: TESTS = tests/systems/test_kinesis*.py tests/unit/api/test_kinesis_*.py
+test-kafka: TESTS = tests/systems/kafka tests/unit/connectors/kafka
+test-sql: TESTS = tests/systems/sql tests/unit/connectors/sql
+test-tables: TESTS = tests/systems/tables tests/unit/connectors/tables
+test-redis: TESTS = tests/systems/redis
+test-rabbitmq: TESTS = tests/systems/rabbitmq tests/unit/connectors/rabbitmq
+test-kinesis: TESTS = tests/systems/kinesis tests/unit/connectors/kinesis
 test-engine: TESTS = tests/engine tests/property tests/simulation
 test-crash: TESTS = tests/crash
 test-stories: TESTS = tests/stories

@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +60,8 @@ _LONG = (
     "simulation/",
     "systems/test_three_targets.py",
     "systems/test_streams_killed.py",
-    "systems/test_kafka_",
-    "systems/test_postgres",
+    "systems/kafka/",
+    "systems/sql/",
     "stories/test_lost_jvm.py",
     "stories/test_killed.py",
     "integration/test_savepoint_tables.py",
@@ -81,16 +83,15 @@ What is not named here are many small files, which keep all processes busy to th
 """
 
 
+_SLOWEST_FILES = 40
 _SHARED = {
     "crash/test_executor_killed.py": "targets",
     "systems/test_three_targets.py": "targets",
-    "systems/test_kafka_": "kafka",
-    "systems/test_databases_page.py": "databases",
-    "systems/test_mariadb": "databases",
-    "systems/test_postgres": "databases",
-    "systems/test_redis": "databases",
-    "systems/test_kinesis_": "streams",
-    "systems/test_rabbitmq": "streams",
+    "systems/kafka/": "kafka",
+    "systems/sql/": "databases",
+    "systems/redis/": "databases",
+    "systems/kinesis/": "streams",
+    "systems/rabbitmq/": "streams",
     "systems/test_streams_killed.py": "streams",
 }
 """Files whose tests share servers: one process runs all of a group, so that each starts once."""
@@ -131,6 +132,19 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # modules in C complain of what is left when Python ends
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """With `--durations`, also list the files whose tests take longest."""
+    if terminalreporter.config.getoption("durations") is None:
+        return
+    seconds: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for name, total in seconds.most_common(_SLOWEST_FILES):
+        terminalreporter.line(f"{total:7.1f}s {name}")
 
 
 @pytest.fixture(scope="session")

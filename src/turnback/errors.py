@@ -13,6 +13,7 @@ TurnbackError
 │   ├── AlreadyExistsError
 │   ├── CommitStateUnknownError a write may or may not have happened; repeating it will tell
 │   ├── CorruptFileError        length or checksum differ; nothing of the file was used
+│   ├── StorageNotSharedError   an executor has another directory where the driver has the job
 │   └── FormatVersionError      written by a newer version
 ├── StateError
 │   ├── IncompatibleStateError  stored state does not fit the program
@@ -97,6 +98,10 @@ class CommitStateUnknownError(StorageError):
 
 class CorruptFileError(StorageError):
     """Length or checksum differ from what was recorded; nothing of the file was used."""
+
+
+class StorageNotSharedError(StorageError):
+    """An executor has another directory where the driver has the storage of the job."""
 
 
 class FormatVersionError(StorageError):

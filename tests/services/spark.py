@@ -2,16 +2,18 @@
 
 import json
 import os
+import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 
+from services.missing import missing
 from services.process import accepts, free_port, running
 
 _HOME = Path(pyspark.__file__).parent
@@ -51,7 +53,11 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(
-    directory: Path, workers: int = 2, cores: int = 1, environment: Mapping[str, str] | None = None
+    directory: Path,
+    workers: int = 2,
+    cores: int = 1,
+    environment: Mapping[str, str] | None = None,
+    private: Mapping[int, Sequence[Path]] | None = None,
 ) -> Iterator[SparkCluster]:
     """Run a cluster with its logs and data below an existing directory.
 
@@ -60,6 +66,8 @@ def spark_cluster(
         workers: How many; each runs one executor per application.
         cores: Of each worker.
         environment: Added to the environment of master, workers and executors.
+        private: By the number of a worker, directories that it does not share with the others: it
+            has empty ones of its own there, as a machine without a shared file system would.
     """
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
@@ -97,6 +105,7 @@ def spark_cluster(
             process = stack.enter_context(
                 running(
                     [
+                        *_with_private((private or {}).get(number, ())),
                         *(_HOME / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker"),
                         *("--host", host, "--webui-port", "0", "--work-dir", own / "work"),
                         *("--cores", str(cores), "--memory", "1g", master),
@@ -109,6 +118,20 @@ def spark_cluster(
             )
             pids.append(process.pid)
         yield SparkCluster(master, tuple(pids), directory)
+
+
+_MOUNT = 'for path in $PRIVATE; do mount -t tmpfs none "$path"; done; exec "$@"'
+
+
+def _with_private(directories: Sequence[Path]) -> list[str]:
+    """What to put in front of a command whose process is to have these directories for itself."""
+    if not directories:
+        return []
+    user = [] if os.getuid() == 0 else ["--map-root-user"]
+    if subprocess.run(["unshare", *user, "--mount", "true"], check=False).returncode:
+        missing("this machine does not allow mounts of one's own (unshare --mount)")
+    named = f"PRIVATE={' '.join(map(str, directories))}"
+    return ["env", named, "unshare", *user, "--mount", "sh", "-c", _MOUNT, "sh"]
 
 
 def _alive(page: int) -> int | None:

@@ -3,7 +3,7 @@
 A table is its log: commits, each with the files it adds and the numbers it notes for applications.
 A commit of somebody who has not seen the newest ones is put behind them, unless one of them has
 noted a number for an application that this one notes as well.
-`tests/systems/test_simulated_delta.py` holds it to the library.
+`tests/systems/tables/test_simulated_delta.py` holds it to the library.
 """
 
 from __future__ import annotations

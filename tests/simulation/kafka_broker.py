@@ -2,7 +2,8 @@
 
 It knows topics, transactions with their fencing, and offsets of consumer groups. A transaction ends
 in two steps, as in Kafka: the decision is durable at once, and each partition and each group hears
-of it later, in any order. `tests/systems/test_simulated_kafka.py` holds it against a real broker.
+of it later, in any order. `tests/systems/kafka/test_simulated_kafka.py` compares it with a real
+broker.
 """
 
 from __future__ import annotations

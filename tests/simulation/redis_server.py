@@ -2,7 +2,7 @@
 
 Strings, hashes, times to live and scripts, each command in one step, and a script as one. The
 client library talks to it in its own protocol, over a socket that is none. Scripts are the sink's
-own text, see `lua`. `tests/systems/test_simulated_redis.py` holds it against a real server.
+own text, see `lua`. `tests/systems/redis/test_simulated_redis.py` holds it against a real server.
 """
 
 from __future__ import annotations

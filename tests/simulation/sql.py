@@ -3,7 +3,7 @@
 Tables, transactions at READ COMMITTED, locks of rows and of unique keys, and transactions that are
 prepared under a name: those keep their locks and survive a restart, all others do not. What the two
 servers do differently is in `postgres` and `mariadb`, which are what client libraries see of it.
-`tests/systems/test_simulated_servers.py` holds both to their real servers.
+`tests/systems/sql/test_simulated_databases.py` holds both to their real servers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _LONGEST_DELAY_S = {
     Kind.TWICE: 9.0,
 }
 _SEVERAL = (Kind.WORKER, Kind.SUPERVISOR, Kind.EXECUTOR, Kind.DATABASE)
-"""Of these up to three are killed, one shortly after the other."""
+"""Of these up to five are killed, one shortly after the other."""
 _FIRST = (Victim.DRIVER, Victim.JVM)
 _SECOND = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.JVM, Victim.SUPERVISOR)
 
@@ -145,7 +145,7 @@ def _step(number: int, kind: Kind, choose: random.Random, spared: frozenset[Vict
         several = (_FIRST, *(_SECOND,) * choose.randint(1, 2))
         victims = tuple(choose.choice([v for v in among if v not in spared]) for among in several)
     elif kind in _SEVERAL:
-        victims = (Victim(kind.value),) * choose.randint(1, 3)
+        victims = (Victim(kind.value),) * choose.randint(1, 5)
     else:
         victims = (Victim(kind.value),)
     return Step(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.missing import missing
 from turnback.job.run import RunDirectory
 
 TURNBACK = Path(sys.executable).with_name("turnback")
@@ -37,6 +38,8 @@ class Place:
         self.savepoints = directory / "savepoints"
         self.runs = directory / "runs"
         self.fed: dict[str, int] = defaultdict(int)
+        self.host: str | None = None
+        """The name of the machine that programs are started on; None for this one's."""
         self.events.mkdir()
         self.environment = {
             **os.environ,
@@ -55,7 +58,7 @@ class Place:
     def turnback(self, *arguments: Any, code: int = 0) -> str:
         """Run the installed program; returns what it printed."""
         done = subprocess.run(
-            [str(TURNBACK), *map(str, arguments)],
+            self._command(*arguments),
             env=self.environment,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -67,6 +70,16 @@ class Place:
         told = f"turnback {arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert done.returncode == code, told
         return done.stdout + (done.stderr if code else "")
+
+    def _command(self, *arguments: Any) -> list[str]:
+        command = [str(TURNBACK), *map(str, arguments)]
+        if self.host is None:
+            return command
+        user = [] if os.getuid() == 0 else ["--map-root-user"]
+        renamed = ["unshare", *user, "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.host]
+        if subprocess.run([*renamed, "true"], capture_output=True, check=False).returncode:
+            missing("this machine does not allow host names of one's own (unshare --uts)")
+        return [*renamed, *command]
 
     def ask(self, *arguments: Any) -> Any:
         """Run the installed program with --json."""
@@ -83,7 +96,7 @@ class Place:
     def background(self, *arguments: Any) -> subprocess.Popen[str]:
         """Start the installed program."""
         return subprocess.Popen(
-            [str(TURNBACK), *map(str, arguments)],
+            self._command(*arguments),
             env=self.environment,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,

@@ -14,22 +14,6 @@ from turnback.values.typeinfo import TypeInfo, Types
 _POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Where a table of each format is."""
-    from table_support import PLACES
-
-    return PLACES[request.param](tmp_path)
-
-
-@pytest.fixture
-def job(place: Any) -> Any:
-    """A job that adds rows to a table of each format."""
-    from table_support import Job
-
-    return Job(place)
-
-
 @pytest.fixture
 def topic(kafka: KafkaBroker) -> str:
     """A topic with some partitions."""

@@ -50,7 +50,7 @@ from turnback.connectors.registry import sink_from_description
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.masking import mask_text
 from turnback.core.units import parse_duration
-from turnback.driver.job import JobReport, JobSpec
+from turnback.driver.job import JobReport, JobSpec, start_id, without_counted_start
 from turnback.errors import ConfigurationError, PlanError
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.job.alerts import check_command
@@ -72,6 +72,7 @@ from turnback.plan.plan import Plan
 from turnback.plan.planner import plan
 from turnback.plan.sources import unwatched_files, watched_files
 from turnback.snapshot.matching import Allowed, Renames
+from turnback.storage.locations import is_in_memory
 from turnback.values.hints import as_type
 from turnback.values.typeinfo import TypeInfo
 
@@ -237,6 +238,7 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
         storage_options=storage_options(configuration),
         rebuild_sink=sink_from_description,
         local_dir=configuration.value("state.backend.local-dir"),
+        standby_timeout_s=configuration.value("run.standby-timeout") / 1000,
         program_settings=tuple(
             ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
             for entry in configuration.entries()
@@ -359,9 +361,16 @@ class Launched:
         its job a second time, the program alone decides where that starts.
 
         Raises:
-            ConfigurationError: The program runs another job: it is not clear which is meant.
+            ConfigurationError: The program runs another job: it is not clear which is meant. Or it
+                is to run in the background, and only its own process would know its checkpoints.
         """
         launch = self.launch
+        if launch.detached and launch.mode is LaunchMode.RUN and is_in_memory(spec.root):
+            raise ConfigurationError(
+                f"job {spec.name!r} keeps its checkpoints in the memory of its driver, so no other "
+                "command could reach it in the background, and they would be lost with the driver. "
+                "Set state.backend.type to hashmap or rocksdb, or run the job without -d"
+            )
         before = self._started
         if before and before.name != spec.name and not (before.collects and spec.collects):
             raise ConfigurationError(
@@ -376,6 +385,7 @@ class Launched:
             start=self._start_options(spec, first=before is None, resumed=resumed),
             run=self.run,
             resumed=resumed,
+            standby=launch.standby,
             script=(launch.script, *launch.arguments),
             started=StartedProgram.of_launch(launch, spec.root),
         )
@@ -852,6 +862,7 @@ class StreamExecutionEnvironment:
             spec = self._launched.override(spec)
             if self._launched.launch.mode is LaunchMode.PLAN:
                 raise ProgramPlanned(program, spec)
+        spec = without_counted_start(replace(spec, start_id=start_id()))
         check_job(program, spec)
         warn(program, spec)
         client = JobClient(JobRunner(self.engine, program, spec)).start()

@@ -95,6 +95,11 @@ _ADVICE = (
     "--take-over-sinks",
     help="Write to targets of sinks that belong to another job, which may not any more.",
 )
+@flag(
+    "--standby",
+    help="Wait while another driver runs the job, and take over when it is silent for "
+    "run.standby-timeout.",
+)
 def run(
     cli: Cli,
     script: str,
@@ -111,6 +116,7 @@ def run(
     fork: bool,
     allow_pickled_state: bool,
     take_over_sinks: bool,
+    standby: bool,
 ) -> ExitCode | None:
     """Run a job, and start it again when its driver dies.
 
@@ -122,6 +128,11 @@ def run(
 
     if fresh and start_from is not None:
         raise ConfigurationError("--fresh and -s contradict each other: give one of them")
+    if standby and (fresh or start_from is not None):
+        raise ConfigurationError(
+            "--standby resumes the job from its newest checkpoint: start the job with "
+            f"{'--fresh' if fresh else '-s'} first, and then the drivers that stand by"
+        )
     settings = dict(cli.pairs)
     if parallelism is not None:
         settings["parallelism.default"] = str(parallelism)
@@ -143,6 +154,7 @@ def run(
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
         take_over_sinks=take_over_sinks,
+        standby=standby,
         root=cli.root,
         settings=settings,
         detached=detached,
@@ -179,6 +191,10 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
         raise _failure(directory, end, printed)
     job = directory.job()
     assert job is not None
+    if directory.is_standby():
+        cli.out.message(f"standing by for the driver that runs job {job.name!r}")
+        _print_started(cli, job)
+        return None
     failed = _failed_at_once(directory, job)
     _print_started(cli, job)
     if failed is None:
@@ -270,7 +286,8 @@ class AttachedJob:
         if self._interrupts:
             self._print_end()
             return ExitCode.INTERRUPTED
-        if self._directory.running() is None or self._directory.error() is not None:
+        has_run = self._directory.running() is not None or self._directory.is_standby()
+        if not has_run or self._directory.error() is not None:
             raise self._failure(end)
         state = self._print_end()
         if state is None:

@@ -240,6 +240,14 @@ _SERVICE_OPTIONS = (
         write=size_setting,
     ),
     Option(
+        "run.standby-timeout",
+        duration(1),
+        "How long the driver of a job must be silent before one that stands by "
+        "(`turnback run --standby`) takes over.",
+        default="15 s",
+        write=duration_setting,
+    ),
+    Option(
         "log.level",
         choice(LogLevel),
         "Lowest level that is logged: `debug`, `info`, `warning` or `error`.",

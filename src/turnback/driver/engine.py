@@ -101,6 +101,10 @@ class Engine(Protocol):
     def cores(self) -> int:
         """How many tasks run at the same time."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run on this machine, in the driver's environment."""
+
     def file_source(
         self,
         path: str,

@@ -17,6 +17,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
+from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import EpochCut, OperatorInfo, add_malformed, malformed_counts
 from turnback.core.clock import Clock
 from turnback.driver.context import AttemptContext, JobContext
@@ -491,6 +492,7 @@ class Epochs:
             line=self._fence.line,
             nonce=self._fence.nonce,
             directory_id=self._directory_id,
+            fence=slot_path(self._fence.number),
             time=now,
             letters=tuple(chain.from_iterable(letters)),
         )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import platform
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+
+from msgspec import structs
 
 from turnback.config.checkpointing import CheckpointSettings, SavepointSettings
 from turnback.config.restart import RestartStrategyConfiguration
@@ -20,6 +25,7 @@ from turnback.errors import (
     UserFunctionError,
 )
 from turnback.functions.partitioning import KeySpec
+from turnback.job.directory import JobDirectory
 from turnback.job.run import RunDirectory, StartedProgram, StartOptions
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.plan.graph import NodeKind
@@ -50,6 +56,8 @@ class JobSpec:
     """Whether event time runs to its end when the input ends."""
     epoch_interval_ms: int = 0
     start: StartOptions = StartOptions()  # noqa: RUF009 - it is frozen
+    start_id: str | None = None
+    """Identifies the start, for drivers that something else than our supervisor starts again."""
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
@@ -58,6 +66,10 @@ class JobSpec:
     """Where local stores live; None for the machine's default."""
     run: RunDirectory | None = None
     """What the driver shares with its supervisor, if it has one."""
+    standby: bool = False
+    """Whether to wait while another driver runs the job, and then to take over."""
+    standby_timeout_s: float = 15.0
+    """How long the other driver may be silent before that."""
     resumed: bool = False
     """Whether the supervisor has started the driver again after one that died."""
     collects: bool = False
@@ -70,6 +82,46 @@ class JobSpec:
     """Makes sinks that the program has no more, to roll back what they have left."""
     program_settings: tuple[ProgramSetting, ...] = ()
     """The whole configuration, as the dashboard shows it."""
+
+
+_LOG = logging.getLogger(__name__)
+_START_ID = "TURNBACK_START_ID"
+_YARN_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
+
+
+def start_id() -> str | None:
+    """The id of this start that the environment gives; the same when a driver is started again.
+
+    `TURNBACK_START_ID`, which a deployment sets, or the application that a driver on YARN runs in.
+    """
+    given = os.environ.get(_START_ID)
+    if given:
+        return given
+    container = _YARN_CONTAINER.fullmatch(os.environ.get("CONTAINER_ID", ""))
+    return f"application_{container[1]}" if container else None
+
+
+def without_counted_start(spec: JobSpec) -> JobSpec:
+    """The job, to be resumed from its newest checkpoint if its start has already happened.
+
+    YARN and Kubernetes repeat the whole command when a driver is lost, together with the savepoint
+    in it. Starting from that again would throw away what the job has done since.
+    """
+    start = spec.start
+    if spec.start_id is None or not (start.fresh or start.start_from is not None):
+        return spec
+    directory = JobDirectory.locate(spec.root, spec.name, dict(spec.storage_options))
+    if not directory.has_started(spec.start_id):
+        return spec
+    _LOG.info(
+        "job %r: start %s has already happened; it is resumed from its newest checkpoint",
+        spec.name,
+        spec.start_id,
+    )
+    resumed = structs.replace(
+        start, start_from=None, fresh=False, claim_mode=None, take_over_sinks=False
+    )
+    return replace(spec, start=resumed, resumed=True)
 
 
 @dataclass(frozen=True)

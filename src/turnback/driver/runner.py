@@ -20,6 +20,7 @@ from turnback.driver.attempt import Attempt
 from turnback.driver.context import AttemptContext, FenceGuard, Heartbeat, JobContext
 from turnback.driver.engine import Engine
 from turnback.driver.epochs import watch_limits
+from turnback.driver.executors import check_executors
 from turnback.driver.job import (
     EpochStats,
     JobReport,
@@ -42,10 +43,12 @@ from turnback.driver.restore_plan import (
 from turnback.driver.service import RequestService
 from turnback.driver.sinks import JobSinks
 from turnback.driver.source_monitor import Positions, ReplayLimits, SourceMonitor, total_lag
+from turnback.driver.standby import Standby
 from turnback.errors import (
     FINAL,
     REPLACED,
     ChangedFilesError,
+    ConfigurationError,
     FencedError,
     StorageError,
     TableChangedError,
@@ -201,14 +204,17 @@ class JobRunner:
             JobFailedError: It failed for good; its cause is chained.
             SparkUnavailableError: Spark's JVM is gone; another driver can go on with the job.
         """
-        self._directory.require_free()
+        if not self.spec.standby:
+            self._directory.require_free()
+        elif not self._stand_by():
+            return self.report
         self._planner.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
         self._run_as(self._directory.renew() if self.spec.start.fresh else self._directory.open())
-        if self.spec.resumed:
+        if self.spec.resumed or self.spec.standby:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
         strategy = self.spec.restart.create()
         same = SameErrors(self.spec.same_error_limit)
@@ -231,6 +237,37 @@ class JobRunner:
                     raise self._fail(hopeless or cause)
                 self._await_restart(cause, delay)
 
+    def _stand_by(self) -> bool:
+        """Wait until the job needs this driver; False if it ends meanwhile, or this was cancelled.
+
+        Raises:
+            ConfigurationError: The program says where the job starts: to take over is to resume it.
+        """
+        run = self.spec.run
+        if self.spec.start.fresh or self.spec.start.start_from is not None:
+            raise ConfigurationError(
+                f"job {self.spec.name!r}: a driver that stands by resumes the job from its newest "
+                "checkpoint. Start the job from a snapshot, or afresh, with a driver of its own, "
+                "and then those that stand by"
+            )
+
+        def on_wait(other: Status) -> None:
+            _LOG.info(
+                "job %r: standing by for pid %d on %s",
+                self.spec.name,
+                other.process.pid,
+                other.process.host,
+            )
+            if run is not None:
+                self._tell_supervisor(other.job_id)
+                run.set_standby(True)
+
+        standby = Standby(self._directory, self.spec.standby_timeout_s, self._clock)
+        is_mine = standby.wait(self._cancelled.is_set, on_wait)
+        if is_mine and run is not None:
+            run.set_standby(False)
+        return is_mine
+
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""
         self._cancelled.set()
@@ -242,15 +279,15 @@ class JobRunner:
         self._info = info
         self.report.job_id = info.job_id
         self._throughput.begin(info.job_id)
-        self._tell_supervisor()
+        self._tell_supervisor(info.job_id)
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
 
-    def _tell_supervisor(self) -> None:
+    def _tell_supervisor(self, job_id: str) -> None:
         if self.spec.run is not None:
             self.spec.run.set_job(
                 RunningJob(
-                    name=self._info.job,
-                    job_id=self._info.job_id,
+                    name=self.spec.name,
+                    job_id=job_id,
                     root=self.spec.root,
                     directory=self._directory.storage.uri,
                     restart=self.spec.restart.to_configuration(),
@@ -275,6 +312,8 @@ class JobRunner:
             self.requests.took_over(fence.attempt)
             history = self._history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
+            if first:
+                check_executors(self._engine, self._context.storage, fence)
             matched = self._planner.find(log, self._info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory, self.spec.storage_options)
             commit_promised(log, sinks, matched)
@@ -352,6 +391,7 @@ class JobRunner:
             started=self.spec.started,
             goes_on=goes_on,
             commits_every_epoch=self.spec.settings.commits_every_epoch,
+            start_id=self.spec.start_id,
         )
 
     def _begin(self, attempt: int, matched: RestorePlan | None) -> None:

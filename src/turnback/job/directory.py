@@ -80,6 +80,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
             attempt did not start from them.
         goes_on: Whether it goes on from a checkpoint in which event time had ended.
         commits_every_epoch: Whether sinks commit without a checkpoint; None in older records.
+        start_id: Identifies the start that it belongs to, if whoever starts drivers gave it an id.
     """
 
     attempt: int
@@ -91,6 +92,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     abandoned: tuple[int, ...] = ()
     goes_on: bool = False
     commits_every_epoch: bool | None = None
+    start_id: str | None = None
 
 
 def _script_path(digest: str) -> str:
@@ -192,6 +194,7 @@ class JobDirectory:
         abandoned: tuple[int, ...] = (),
         goes_on: bool = False,
         commits_every_epoch: bool | None = None,
+        start_id: str | None = None,
     ) -> None:
         """Record what an attempt starts from; those of very old ones are dropped if not needed."""
         if started is not None and started.text is not None and started.digest is not None:
@@ -210,6 +213,7 @@ class JobDirectory:
             abandoned=abandoned,
             goes_on=goes_on,
             commits_every_epoch=commits_every_epoch,
+            start_id=start_id,
         )
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
         self._drop_old_attempts()
@@ -254,6 +258,11 @@ class JobDirectory:
         except NotFoundError:
             return started
         return msgspec.structs.replace(started, text=text)
+
+    def has_started(self, start_id: str) -> bool:
+        """Whether an attempt of the start with this id has begun."""
+        infos = map(self.attempt, reversed(self.attempts()))
+        return any(info is not None and info.start_id == start_id for info in infos)
 
     def attempts(self) -> list[int]:
         matches = map(_ATTEMPT.fullmatch, self.storage.list("attempts"))

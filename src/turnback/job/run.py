@@ -22,6 +22,7 @@ from turnback import errors
 from turnback.core.masking import mask_arguments, mask_code, mask_text, mask_value
 from turnback.errors import UNDECODABLE, ConfigurationError, NotFoundError, TurnbackError
 from turnback.storage.local import LocalStorage
+from turnback.storage.locations import is_in_memory
 
 LAUNCH_VARIABLE = "TURNBACK_LAUNCH"
 """Names the launch file, in the environment of the program."""
@@ -159,6 +160,7 @@ class Launch(StartOptions, frozen=True, kw_only=True):
         root: Where `turnback run` looks for jobs; the program may name another directory.
         detached: Whether whoever started it did not wait for its end.
         log_bytes: How large the driver's log may grow before it is begun anew.
+        standby: Whether to wait while another driver runs the job, and to take over from it.
         class_archive: Whether the supervisor writes an archive of Spark's classes if there is none.
         supervisor: The command that supervises the launch, without its last argument: the
             directory of the launch. Whoever creates the launch fills it in.
@@ -174,6 +176,7 @@ class Launch(StartOptions, frozen=True, kw_only=True):
     detached: bool = False
     log_bytes: int = 64 << 20
     class_archive: bool = False
+    standby: bool = False
     supervisor: tuple[str, ...] = ()
 
 
@@ -309,6 +312,16 @@ class RunDirectory:
         """Return the first epoch that a driver of this launch has finished, if there is one."""
         return self.read("epoch.json", int)
 
+    def set_standby(self, waits: bool) -> None:
+        """Record whether the driver waits for another one."""
+        if waits:
+            self.write("standby.json", True)
+        else:
+            self._files.delete("standby.json")
+
+    def is_standby(self) -> bool:
+        return self.read("standby.json", bool) is True
+
     def set_error(self, error: RunError) -> None:
         self.write("error.json", error)
 
@@ -416,7 +429,7 @@ class StartedProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 def _options(launch: Launch, root: str) -> tuple[str, ...]:
     words = ["-d"] if launch.detached else []
-    if not root.startswith("memory://"):
+    if not is_in_memory(root):
         words += ["--root", root]
     if launch.name is not None:
         words += ["--name", launch.name]

@@ -142,14 +142,14 @@ def _boot(process: ProcessId) -> str:
 
 
 def await_running(run: RunDirectory, on_wait: Callable[[], None] | None = None) -> RunEnd | None:
-    """Wait until the job runs; returns how the launch has ended if it never does.
+    """Wait until the job runs, or stands by; returns how the launch has ended if it never does.
 
     `on_wait` is called again and again meanwhile.
     """
     ends = _poll_end(run)
     while True:
         end = next(ends)
-        if run.running() is not None:
+        if run.running() is not None or run.is_standby():
             return None
         if end is not None:
             return end
@@ -204,7 +204,7 @@ def final_state(run: RunDirectory) -> JobState | None:
 def cancel(run: RunDirectory) -> None:
     """End what was launched: the job in good order if it runs, else the processes."""
     job = run.job()
-    if job is not None and run.running() is not None:
+    if job is not None and run.running() is not None and not run.is_standby():
         Requests(job_directory(job).storage).submit(RequestSpec(RequestKind.CANCEL))
     else:
         kill(run)

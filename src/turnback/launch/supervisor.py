@@ -210,6 +210,8 @@ class Supervisor:
         """Return why a job that has run before is not restarted, if its driver's error says so."""
         rebuilt = error.rebuilt()
         if isinstance(rebuilt, REPLACED):
+            if self._launch.standby:
+                return None
             return RunEnd(code, f"another driver has taken over the job: {error.message}")
         if not isinstance(rebuilt, FINAL):
             return None
@@ -230,6 +232,10 @@ class Supervisor:
         job = self._job
         error = self._error()
         assert job is not None
+        if self._launch.standby and error is not None and isinstance(error.rebuilt(), REPLACED):
+            _print(f"another driver has taken over, and this one stands by: {error.message}")
+            time.sleep(_TICK_S)
+            return None
         self._deaths += 1
         how = f"the driver {'could not be started' if self._start_error else _exit_text(code)}"
         if error is not None:

@@ -6,6 +6,7 @@ other. A job is identified by where its job directory is: names and ids are copi
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -19,8 +20,15 @@ from turnback.errors import (
     ConfigurationError,
     NotFoundError,
     StorageError,
+    StorageNotSharedError,
 )
-from turnback.sinks.base import CommitterContext, WriterContext, sink_errors, sink_label
+from turnback.sinks.base import (
+    CommitterContext,
+    WriterContext,
+    directory_digest,
+    sink_errors,
+    sink_label,
+)
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.locations import canonical_directory
@@ -128,6 +136,45 @@ class Owner(msgspec.Struct, frozen=True):
     job_id: str = ""
 
 
+_confirmed: set[tuple[str, str]] = set()
+
+
+def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> None:
+    """Check in a task that the driver has recorded the job in this directory; once per process.
+
+    Without this, a task on a machine that has its own directory at the same path would write files
+    there that the driver cannot publish. Nothing is checked if the context names no driver.
+    """
+    key = (storage.uri, ctx.nonce)
+    if not ctx.nonce or not ctx.directory_id or key in _confirmed:
+        return
+    sink = sink_label(ctx.job, ctx.uid)
+    owner = _read_owner(storage, place, sink)
+    if owner is None or directory_digest(owner.directory) != ctx.directory_id:
+        raise StorageNotSharedError(
+            f"{sink}: {socket.gethostname()} does not share {place} with the driver: the directory "
+            f"there does not belong to job {ctx.job!r}. Mount a shared file system at the same "
+            "path on every machine, or write to an object store"
+        )
+    _confirmed.add(key)
+
+
+def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
+    with sink_errors(f"{sink}: cannot use {place}", (OSError, StorageError)):
+        try:
+            data = storage.get(_OWNER_PATH)
+        except NotFoundError:
+            return None
+    path = f"{place}/{_OWNER_PATH}"
+    try:
+        return decode_document(_OWNER, _OWNER_FORMAT, data, path, Owner)
+    except StorageError as error:
+        raise ConfigurationError(
+            f"{sink}: which job {place} belongs to cannot be read: {error}. Remove {path} if you "
+            "know that no other job writes there"
+        ) from error
+
+
 class Ownership:
     """A job's right to write into a directory, which its sinks share.
 
@@ -194,18 +241,7 @@ class Ownership:
         )
 
     def _recorded(self) -> Owner | None:
-        with self._using():
-            try:
-                data = self._storage.get(_OWNER_PATH)
-            except NotFoundError:
-                return None
-        try:
-            return decode_document(_OWNER, _OWNER_FORMAT, data, self._owner_path, Owner)
-        except StorageError as error:
-            raise ConfigurationError(
-                f"{self._name}: which job {self._place} belongs to cannot be read: {error}. Remove "
-                f"{self._owner_path} if you know that no other job writes there"
-            ) from error
+        return _read_owner(self._storage, self._place, self._name)
 
     @property
     def _owner_path(self) -> str:

@@ -182,6 +182,10 @@ class SparkEngine:
     def cores(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
+    @property
+    def is_local(self) -> bool:
+        return (self._spark.sparkContext.master or "").startswith("local")
+
     def file_source(
         self,
         path: str,

@@ -105,6 +105,8 @@ _HINT = (
     f"Install Java {_OLDEST_JAVA} or newer (for example Debian's openjdk-17-jre-headless, or "
     f"Temurin {_OLDEST_JAVA}) and put it on PATH or name it in JAVA_HOME."
 )
+_DEPLOY_MODE = "spark.submit.deployMode"
+_WORKER_PYTHON = "spark.pyspark.python"
 _JVM_ENDED = "JAVA_GATEWAY_EXITED"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -159,11 +161,14 @@ def spark_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    settings = {key.replace("__", "."): value for key, value in options.items()}
+    _refuse_cluster_mode(settings)
     check_java()
-    # Workers must run the driver's interpreter, or pickled functions do not load.
+    if _WORKER_PYTHON in settings:
+        os.environ["PYSPARK_PYTHON"] = settings[_WORKER_PYTHON]  # PySpark reads only this
+    # By default workers run the driver's interpreter, or pickled functions do not load.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {key.replace("__", "."): value for key, value in options.items()}
     master = master or settings.pop("spark.master", None) or _default_master()
     archive = ClassArchive.locate() if class_archive and master is not None else None
     if archive is None or not archive.is_there():
@@ -175,6 +180,17 @@ def spark_session(
         session = _new_session(master, settings)
         archive.give_up(str(error))  # it was not for want of memory
         return session
+
+
+def _refuse_cluster_mode(settings: Mapping[str, str]) -> None:
+    """Refuse to send the driver elsewhere: this process is the driver."""
+    if settings.get(_DEPLOY_MODE, "client") == "cluster" and not _is_submitted():
+        raise ConfigurationError(
+            f"{_DEPLOY_MODE}=cluster cannot be set by a program that already runs: its driver is "
+            "this process. Remove the setting to run the driver here. To run it on the cluster, "
+            "submit the script with spark-submit --deploy-mode cluster on YARN or Kubernetes; "
+            "a standalone cluster cannot run Python drivers"
+        )
 
 
 def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
@@ -198,8 +214,12 @@ def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
 
 
 def _default_master() -> str | None:
-    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-    return None if submitted else os.environ.get("SPARK_MASTER", "local[*]")
+    return None if _is_submitted() else os.environ.get("SPARK_MASTER", "local[*]")
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit has started this process."""
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _defaults(master: str | None) -> dict[str, str]:

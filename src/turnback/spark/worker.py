@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import socket
 import stat
 import sys
@@ -27,7 +28,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.driver.engine import Task
-from turnback.errors import TurnbackError
+from turnback.errors import ConfigurationError, TurnbackError
 from turnback.state.files import StorageRef, storage_of
 from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
@@ -41,6 +42,7 @@ from turnback.worker.message import (
     encode_order,
 )
 from turnback.worker.program import load_program
+from turnback.worker.shared_storage import require_shared_storage
 
 LARGE = 1 << 20
 _PROPERTY = "turnback.order."
@@ -105,10 +107,38 @@ def spark_job(spark: SparkSession, description: str) -> Iterator[None]:
     except Exception as e:
         cause = decode_error(e)
         if cause is e:
+            cause = environment_error(e) or e
+        if cause is e:
             raise
         raise cause from None
     finally:
         spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
+
+
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (.*?), PySpark cannot run")
+_EXECUTOR_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
+
+
+def environment_error(error: BaseException) -> ConfigurationError | None:
+    """What to say of an executor whose Python cannot even load a task; None if it is not that."""
+    text = str(error)
+    module = _MISSING_MODULE.search(text)
+    version = _OTHER_PYTHON.search(text)
+    if module is not None:
+        problem = f"has no module {module[1]!r}"
+    elif version is not None:
+        problem = f"cannot be used. {version[1]}"
+    else:
+        return None
+    host = _EXECUTOR_HOST.search(text)
+    where = f" on {host[1]}" if host else ""
+    return ConfigurationError(
+        f"the Python of the executors{where} {problem}. Executors run "
+        f"{os.environ.get('PYSPARK_PYTHON', 'python3')}: install what the program needs there, or "
+        "name another interpreter in spark.pyspark.python, or ship an environment with "
+        "spark.archives"
+    )
 
 
 def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
@@ -266,6 +296,7 @@ class LevelTask:
         order = read_order(context, self.level)
         key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
         try:
+            require_shared_storage(order.storage, order.fence, order.nonce)
             yield from self._instance(key, name.partition).run(order, name, batches)
         except TurnbackError as e:
             _discard(key)

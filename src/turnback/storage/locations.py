@@ -45,6 +45,11 @@ def canonical_directory(directory: str) -> str:
     return Path(os.path.realpath(unquote(url.path))).as_uri()
 
 
+def is_in_memory(location: str) -> bool:
+    """Return whether a location lives and dies with the process that uses it."""
+    return location.lower().startswith("memory://")
+
+
 def is_below(directory: str, root: str) -> bool:
     """Return whether the directory of a job is below a root, however both are written."""
     parent = resolved(directory).rpartition("/")[0]

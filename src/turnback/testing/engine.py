@@ -256,6 +256,10 @@ class LocalEngine:
     def cores(self) -> int:
         return 2
 
+    @property
+    def is_local(self) -> bool:
+        return True
+
     def file_source(
         self,
         path: str,

@@ -119,6 +119,7 @@ class Order:
         letters: Dead letters that are fed back to operators of the level.
         nonce: Which driver runs this attempt.
         directory_id: Stands for the job directory, see `sinks.base.directory_digest`.
+        fence: The path of the fence of this attempt, which holds the nonce.
     """
 
     job: str
@@ -134,6 +135,7 @@ class Order:
     letters: tuple[bytes, ...] = ()
     nonce: str = ""
     directory_id: str = ""
+    fence: str = ""
 
 
 def encode_order(order: Order) -> str:

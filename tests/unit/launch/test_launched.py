@@ -134,3 +134,10 @@ def test_several_that_only_hand_out_their_elements(tmp_path: Path) -> None:
     assert all(spec.start.fresh for spec in specs)
     with pytest.raises(ConfigurationError, match="'other-2' and 'job'"):
         one.override(SPEC)
+
+
+def test_checkpoints_in_memory_are_refused_in_the_background(tmp_path: Path) -> None:
+    spec = replace(SPEC, root="memory://jobs/root")
+    assert launched(tmp_path).override(spec).root == spec.root
+    with pytest.raises(ConfigurationError, match="to hashmap or rocksdb, or run"):
+        launched(tmp_path, detached=True).override(spec)

@@ -12,6 +12,7 @@ from turnback import StreamExecutionEnvironment
 from turnback.errors import ConfigurationError, SparkUnavailableError
 from turnback.spark import session as session_module
 from turnback.spark.session import check_spark, spark_session
+from turnback.spark.worker import environment_error
 
 
 class Context:
@@ -97,3 +98,38 @@ def test_spark_connect_is_refused_wherever_it_comes_from(
     with pytest.raises(ConfigurationError, match="SPARK_REMOTE is 'sc://localhost'"):
         spark_session()
     assert not (tmp_path / "jobs").exists()
+
+
+def test_a_driver_cannot_be_sent_elsewhere_once_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="submit the script with spark-submit"):
+        spark_session(spark__submit__deployMode="cluster", spark__master="spark://127.0.0.1:7077")
+
+
+NO_MODULE = """\
+Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task
+0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException:
+ModuleNotFoundError: No module named 'turnback'
+"""
+OTHER_PYTHON = """\
+pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has \
+different version: 3.9 than that in driver: 3.11, PySpark cannot run with different minor versions.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NO_MODULE, r"executors on 10\.0\.0\.7 has no module 'turnback'\. Executors run /opt/py:"),
+        (OTHER_PYTHON, r"cannot be used\. Python in worker has different version: 3\.9"),
+    ],
+)
+def test_a_python_that_cannot_load_tasks_is_a_matter_of_configuration(monkeypatch, text, told):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/py")
+    with pytest.raises(ConfigurationError, match=told):
+        raise environment_error(RuntimeError(text))
+
+
+def test_other_errors_are_no_matter_of_configuration():
+    assert environment_error(RuntimeError("disk full")) is None

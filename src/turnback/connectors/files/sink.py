@@ -50,7 +50,7 @@ from turnback.sinks.base import (
     sink_label,
     version_of,
 )
-from turnback.sinks.ownership import SUFFIX, Ownership, SinkIdentity
+from turnback.sinks.ownership import SUFFIX, Ownership, SinkIdentity, require_shared_target
 from turnback.storage.base import TEMPORARY
 from turnback.storage.directory import Access, make_directories, sync_directory, sync_upwards
 from turnback.storage.local import LocalStorage
@@ -164,6 +164,7 @@ class FileWriter(GuardedWriter):
     def _add(self, batch: Batch) -> None:
         arrow = batch.arrow
         if self._encoder is None:
+            require_shared_target(_storage(self._root), str(self._root), self._ctx)
             make_directories(self._staged.parent, Access.UMASK)
             self._file = self._staged.open("xb")
             self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
@@ -450,7 +451,11 @@ class _KnownFiles:
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
-    return Ownership(LocalStorage(root, Access.UMASK), str(root), ctx)
+    return Ownership(_storage(root), str(root), ctx)
+
+
+def _storage(root: Path) -> LocalStorage:
+    return LocalStorage(root, Access.UMASK)
 
 
 def _remove_directory(directory: Path) -> None:

@@ -38,7 +38,7 @@ from turnback.sinks.base import (
     sink_label,
     version_of,
 )
-from turnback.sinks.ownership import SUFFIX, SinkIdentity
+from turnback.sinks.ownership import SUFFIX, SinkIdentity, require_shared_target
 from turnback.storage.base import Storage
 from turnback.storage.envelope import decode_document, encode_document
 from turnback.values.columns import Batch
@@ -515,6 +515,7 @@ class TableWriter(GuardedWriter):
         if not self._held:
             return
         layout = self._layout
+        require_shared_target(layout.storage, layout.storage.uri, self._ctx)
         table = pa.Table.from_batches(self._held)
         self._held = []
         self._held_bytes = 0

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_kafka_source import run
+from spark_program import run
 from test_rabbitmq_check import trimmed_stream
 
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from test_kafka_source import run
+from spark_program import run
 
 from services.kafka import KafkaBroker
 

@@ -18,7 +18,7 @@ from services.redis import RedisServer
 from turnback import StreamExecutionEnvironment
 from turnback.testing import LocalEngine
 
-PAGE = Path(__file__).parents[2] / "docs" / "databases.md"
+PAGE = Path(__file__).parents[3] / "docs" / "databases.md"
 
 
 def blocks(language: str) -> list[str]:

@@ -49,7 +49,7 @@ COMPACTION_ROUNDS = ["before-compaction:1", "{format}-compacted:1", "compaction-
 _OWN = re.compile("part-[0-9a-f]{12}-")
 """What names of sinks' files begin with; those that libraries write are theirs to clean up."""
 _HERE = Path(__file__).parent
-_SOURCES = _HERE.parents[1] / "src"
+_PATH = os.pathsep.join(map(str, (_HERE, _HERE.parent, _HERE.parents[2] / "src")))
 
 
 class KilledJob:
@@ -77,7 +77,7 @@ class KilledJob:
         """Run the job to its end or to a point; returns the exit status."""
         command = [sys.executable, str(_HERE / "table_job.py"), self.format, str(self.base)]
         command += [*self.options, *(("--kill-at", kill_at) if kill_at else ())]
-        env = {**os.environ, "PYTHONPATH": f"{_HERE}{os.pathsep}{_SOURCES}"}
+        env = {**os.environ, "PYTHONPATH": _PATH}
         ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         if ended.returncode not in (0, -signal.SIGKILL):
             raise AssertionError(ended.stderr[-4000:])
@@ -94,7 +94,7 @@ class KilledJob:
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, str(_HERE / "table_job.py"), self.format, str(self.base)]
-        env = {**os.environ, "PYTHONPATH": f"{_HERE}{os.pathsep}{_SOURCES}"}
+        env = {**os.environ, "PYTHONPATH": _PATH}
         return subprocess.Popen([*command, *self.options], env=env, text=True)
 
     def problems(self, *, partial: bool) -> list[str]:

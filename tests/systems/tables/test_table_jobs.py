@@ -22,7 +22,7 @@ from turnback.operations.transactions import Action, list_transactions, settle
 from turnback.snapshot.find import load_savepoint
 from turnback.views.snapshots import describe
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tables.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tables.py"
 DAY = "2026-01-0"
 
 

@@ -35,7 +35,10 @@ class Left:
 
     def run(self, end: str) -> int:
         program = [HERE / "kafka_left.py", end, self._kafka.secured, *self.topics]
-        tests = {"PYTHONPATH": str(HERE.parent), "KAFKA_PASSWORD": PASSWORD}
+        tests = {
+            "PYTHONPATH": os.pathsep.join(map(str, HERE.parents[:2])),
+            "KAFKA_PASSWORD": PASSWORD,
+        }
         return self._python(*program, **tests).returncode
 
     def turnback(self, *arguments: str, **variables: str) -> Any:

@@ -11,37 +11,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from spark_program import WRONG_PASSWORD, run
 
-from services.kafka import PASSWORD, USER, KafkaBroker, connector_jars
+from services.kafka import PASSWORD, USER, KafkaBroker
 from services.process import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
-WRONG = "wrong-password-of-kafka"
-
-
-def run(program: Path, directory: Path, java: str, *arguments: str) -> str:
-    """Run a program on a Spark with the connector; returns what it prints."""
-    done = subprocess.run(
-        [sys.executable, program, *arguments],
-        env=os.environ
-        | {
-            "JDK_JAVA_OPTIONS": java,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_MASTER": "local[2]",
-            "PYSPARK_SUBMIT_ARGS": f"--jars {connector_jars()} pyspark-shell",
-            "PYTHONPATH": str(HERE),  # workers load functions of modules there
-            "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(directory / "jobs"),
-            "TURNBACK_CONF_PARALLELISM_DEFAULT": "2",
-        },
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert WRONG not in done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +54,7 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
         "missing": ("no-such-topic", "text", None),
         "unreachable": (texts, "elsewhere", [nowhere]),
         "login": (texts, "login", [kafka.secured, USER, PASSWORD]),
-        "refused": (texts, "login", [kafka.secured, USER, WRONG]),
+        "refused": (texts, "login", [kafka.secured, USER, WRONG_PASSWORD]),
     }
     directory = tmp_path_factory.mktemp("reads")
     arguments = (kafka.servers, json.dumps(wanted), moved, other)
