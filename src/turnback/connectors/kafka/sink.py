@@ -169,7 +169,8 @@ class KafkaMemory(KafkaClient):
 
         def offset() -> int:
             # One that has seen the broker before it was restarted would go on asking for the past.
-            asked = self.admin().list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
+            admin = self.admin()  # which has to live until it has answered
+            asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
         return retry_while(offset)
