@@ -109,11 +109,9 @@ class CheckpointLog:
         return self._list().newest
 
     def latest(self) -> Manifest | None:
-        """Return the newest checkpoint, `None` if there is none.
+        """Return the newest checkpoint, `None` if there is none; not if a slot above is damaged.
 
-        Raises:
-            CorruptFileError: A slot above it is damaged. An older checkpoint is never given
-                instead, because sinks may have committed what the damaged one holds.
+        An older one is never given instead: sinks may have committed what the damaged one holds.
         """
         return next(self._readable(), None)
 
@@ -130,8 +128,7 @@ class CheckpointLog:
     def nonce_of(self, attempt: int) -> str | None:
         """Return which driver had an attempt; `None` if the log has no such attempt.
 
-        Raises:
-            CorruptFileError: A slot is damaged, and it may be that of the attempt.
+        Raises `CorruptFileError` if a slot is damaged that may be that of the attempt.
         """
         damaged: Unreadable | None = None
         for number in reversed(self.numbers()):

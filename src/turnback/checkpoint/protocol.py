@@ -71,13 +71,9 @@ class Phase(Enum):
 class PendingCheckpoint:
     """A checkpoint under way: a cut that becomes a manifest, or is discarded without a trace.
 
-    Not thread-safe; the coordinator guards it. Times are milliseconds of the monotonic clock.
-
-    Attributes:
-        trigger: Why it is taken: "periodic", "manual", "savepoint" or "final".
-        transactions: All open sink transactions up to the cut, by sink uid.
-        waiting: The futures of those who requested it.
-        number: The slot of its manifest, once that is durable.
+    Not thread-safe; the coordinator guards it. Times are milliseconds of the monotonic clock. The
+    transactions are all open ones up to the cut, and the number is known once its manifest is
+    durable; `waiting` are the futures of those who requested it.
     """
 
     trigger: str
@@ -401,7 +397,6 @@ class CommitProtocol:
     Args:
         log: Where manifests go; it has taken the attempt's fence.
         lock: Guards the ledger; never held during a step.
-        executor: Makes a serial executor of a name.
         on_end: Called with the lock held when a checkpoint has ended, in time or late: with its
             measurements if it is durable and committed, else with the error. Must not block.
         on_failure: Called with the lock held when the job has to fail beside its checkpoints, such

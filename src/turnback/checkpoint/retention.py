@@ -121,10 +121,8 @@ class Retention:
     def clean(self, in_use: Callable[[], Collection[str]]) -> None:
         """Drop surplus checkpoints, then the files that nobody references any more.
 
-        The files `in_use` are those that the running epoch and pending checkpoints need.
-
-        Raises:
-            FencedError: A newer attempt has taken over; no file was touched.
+        The files `in_use` are those that the running epoch and pending checkpoints need. If a newer
+        attempt has taken over, no file is touched: `FencedError`.
         """
         surplus = self.numbers()[: -self._keep]
         with self._lock:

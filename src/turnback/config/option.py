@@ -235,3 +235,14 @@ def positive(what: str, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
     return number
+
+
+def column_names(what: str, given: Any, least: int = 0) -> tuple[str, ...]:
+    """The names of so many columns at least, each once; one may be given as a text."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    are_names = all(isinstance(name, str) and name for name in names)
+    if not are_names or len(set(names)) < max(least, len(names)):
+        raise ConfigurationError(
+            f"{what} must be the name of a column, or a list of distinct names, not {given!r}"
+        )
+    return names

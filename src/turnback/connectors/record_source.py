@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -13,7 +14,7 @@ from turnback.connectors.schemas import (
     JsonRowDeserializationSchema,
     SimpleStringSchema,
 )
-from turnback.errors import ConfigurationError, PlanError
+from turnback.errors import ConfigurationError, PlanError, TurnbackError
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.plan.bad_records import ErrorPolicy, malformed_policy
 from turnback.plan.graph import SourceCheck
@@ -25,6 +26,7 @@ from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
 HEADERS = Types.LIST(Types.ROW_NAMED(["key", "value"], [Types.STRING(), Types.BYTES()]))
 
 
@@ -258,6 +260,26 @@ def check_source(
     if type_info is not None and as_type(type_info) != found:
         raise PlanError(f"from_source: elements are {found}, not {as_type(type_info)}")
     return found
+
+
+GO_ON = (
+    "Start from a newer checkpoint or savepoint; or continue with the available records: "
+    "set_fail_on_data_loss(False)"
+)
+
+
+def report_loss(
+    options: Mapping[str, str],
+    name: str,
+    lost: Sequence[str],
+    kind: type[TurnbackError],
+    remedy: str = GO_ON,
+) -> None:
+    """Fail because what comes next is lost, or only log it, as the options of a source say."""
+    if lost and options["fail_on_data_loss"] == "true":
+        raise kind(f"{name}: {'; '.join(lost)}. {remedy}")
+    for text in lost:
+        _LOG.warning("%s: %s; it continues with the available records", name, text)
 
 
 def milliseconds(what: str, timestamp: Any) -> int:

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.core.extras import require
 from turnback.core.masking import hide, password_of, without_secret_parameters
 from turnback.errors import ConfigurationError, SinkError
@@ -100,13 +101,11 @@ return 1
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The job that keys belong to, as it is noted in Redis.
+    """The job that keys belong to, as it is noted in Redis, and the driver of its newest attempt.
 
-    Attributes:
-        attempt: Its newest attempt; 0 until the first one has begun since the keys became its own.
-        nonce: Which driver has that attempt.
-        claim: Stands for all that the job has written since the keys became its own; it is part of
-            the version of each value. Older versions of Turnback had none.
+    The attempt is 0 until the first one has begun since the keys became its own. The claim stands
+    for all that the job has written since then, and is part of the version of each value; older
+    versions of Turnback had none.
     """
 
     job: str
@@ -167,8 +166,8 @@ class RedisSink(IdempotentSink):
     ) -> None:
         require("redis", "redis", "RedisSink")
         self.url, given, self._secrets = _without_secrets(url)
-        self.key = _names("key", key)
-        self.values = _names("values", values) if values is not None else ()
+        self.key = column_names("RedisSink: key", key, 1)
+        self.values = column_names("RedisSink: values", values, 1) if values is not None else ()
         if layout not in ("hash", "string"):
             raise ConfigurationError(
                 f"RedisSink: layout must be 'hash' or 'string', not {layout!r}"
@@ -281,9 +280,14 @@ class RedisSink(IdempotentSink):
             data = self._client.get(self._owner_key)
         if data is None:
             self._claim = ""
-            if ctx.directory_id:
-                raise self._lost_note(ctx)
-            return
+            if not ctx.directory_id:
+                return
+            raise SinkError(
+                f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url}, which "
+                "records the owner of the keys, is missing. It is written again when the job "
+                "starts; make sure that Redis does not evict keys that do not expire "
+                "(maxmemory-policy noeviction, or volatile-*)"
+            )
         owner = msgspec.json.decode(data, type=_Owner)
         same_place = ctx.directory_id in ("", directory_digest(owner.directory))
         if not same_place or owner.job_id not in ("", ctx.job_id):
@@ -361,14 +365,6 @@ class RedisSink(IdempotentSink):
         raise SinkError(
             f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed again while attempt "
             f"{ctx.attempt} was writing epoch {ctx.epoch}; it has written nothing since"
-        )
-
-    def _lost_note(self, ctx: WriterContext) -> SinkError:
-        return SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url}, which records "
-            "the owner of the keys, is missing. It is written again when the job starts; make "
-            "sure that Redis does not evict keys that do not expire (maxmemory-policy "
-            "noeviction, or volatile-*)"
         )
 
     def close(self) -> None:
@@ -458,15 +454,15 @@ class RedisSink(IdempotentSink):
             yield
         except errors.RedisError as error:
             reason = hide((self._password, *self._secrets.values()), error)
-            told = f"{sink}: Redis at {self.url}: {reason}"
+            text = f"{sink}: Redis at {self.url}: {reason}"
             if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
                 raise ConfigurationError(
-                    f"{told}. The password comes from the url, or from the environment variable "
+                    f"{text}. The password comes from the url, or from the environment variable "
                     "in password_from"
                 ) from None
             if isinstance(error, errors.ReadOnlyError):
-                raise ConfigurationError(f"{told}. It is a replica: use its primary") from None
-            raise SinkError(told) from None
+                raise ConfigurationError(f"{text}. It is a replica: use its primary") from None
+            raise SinkError(text) from None
 
     def __repr__(self) -> str:
         return f"RedisSink({self.url!r}, key={list(self.key)!r}, prefix={self.prefix!r})"
@@ -493,20 +489,6 @@ def _strings(names: Sequence[str], columns: Sequence[pa.Array]) -> list[list[Any
     encode = msgspec.json.Encoder().encode
     rows = zip(*(json_column(column) for column in columns), strict=True)
     return [[1, encode(dict(zip(names, row, strict=True)))] for row in rows]
-
-
-def _names(what: str, names: Any) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names)
-    if (
-        not given
-        or not all(isinstance(n, str) and n for n in given)
-        or len(set(given)) < len(given)
-    ):
-        raise ConfigurationError(
-            f"RedisSink: {what} must be the name of a column, or a list of distinct names, "
-            f"not {names!r}"
-        )
-    return given
 
 
 def _without_secrets(url: str) -> tuple[str, str | None, dict[str, str]]:

@@ -145,7 +145,8 @@ class Attempt:
             self._redrive()
             self._query.start(self._on_input)
             while not self._wake.is_set() and not self._wait():
-                self._run_if_due()
+                if not self._epochs.time.due_in_s():
+                    self._run_without_input()
                 self._redrive()
             ends = self._ends_event_time and self._epochs.time.has_end
             if ends and not self._wake.is_set():
@@ -175,10 +176,6 @@ class Attempt:
     def _patience(self) -> float:
         """How long to wait before looking whether time alone gives a reason for an epoch."""
         return max(_SHORT_S, min(_WAIT_S, self._epochs.time.due_in_s()))
-
-    def _run_if_due(self) -> None:
-        if not self._epochs.time.due_in_s():
-            self._run_without_input()
 
     def _run_without_input(self, *, ended: bool = False) -> None:
         with self._turn() as is_mine:

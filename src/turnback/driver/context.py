@@ -185,12 +185,7 @@ class FenceGuard:
         """The newest attempt whose fence this driver has taken."""
 
     def check(self) -> int:
-        """Return the attempt of this driver.
-
-        Raises:
-            FencedError: There is none yet, or a newer one has taken over.
-            StorageError: The log cannot be read.
-        """
+        """Return the attempt of this driver; `FencedError` if a newer one has taken over."""
         newest = self._log.newest()
         if self.attempt is None or newest is None:
             raise FencedError(f"job {self._name!r}: this driver has not taken over the job yet")

@@ -81,7 +81,6 @@ class ProgressMeter:
         """Confirmed epochs without a checkpoint, the last of a group and when its first ended."""
 
     def run(self) -> None:
-        """The attempt begins to run."""
         with self._lock:
             self._since_ms = self._clock.now_ms()
 
@@ -247,7 +246,6 @@ class EpochAcks:
     segments: tuple[Segment, ...] = ()
 
     def next_timer_ms(self) -> int | None:
-        """When the next timer by the clock is due."""
         times = [ack.next_timer_ms for ack in self.acks if ack.next_timer_ms is not None]
         return min(times, default=None)
 
@@ -288,10 +286,8 @@ def check_barriers(
 ) -> EpochAcks:
     """Check that every task has read the attempts that acknowledge, and no others.
 
-    `source_tasks` is how many tasks a first level has that reads the sources.
-
-    Raises:
-        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
+    `source_tasks` is how many tasks a first level has that reads the sources. If two attempts of a
+    task were read, nothing is confirmed: `EpochConflictError`.
     """
     acks = [ack for barrier in barriers for ack in barrier.acks]
     names = align(barriers, _tasks(levels[-1], source_tasks), "the driver")
@@ -359,7 +355,6 @@ class Epochs:
         self._file_index = StateFileIndex(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
-        """When the epoch began that is running."""
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}

@@ -27,11 +27,8 @@ _SILENT_S = 60.0
 class EventTime:
     """Watermarks and timers, as the driver knows them.
 
-    Args:
-        plan: The program.
-        clock: What time it is.
-        restored: The watermarks of the snapshot that the attempt starts from; None without one.
-            Those of partitions are under ``STRATEGY#PARTITION``.
+    Those `restored` are of the snapshot that the attempt starts from, if any; of partitions they
+    are under ``STRATEGY#PARTITION``.
     """
 
     def __init__(self, plan: Plan, clock: Clock, restored: Mapping[str, int] | None) -> None:
@@ -86,13 +83,10 @@ class EventTime:
         *,
         ended: bool,
     ) -> EpochTime:
-        """What time it is for an epoch that begins now.
+        """What time it is for an epoch that begins now, with which event time may be `ended`.
 
-        Args:
-            files: The place of every new file in its source.
-            partitions: The names of the partitions of each source that has any; None for those it
-                had.
-            ended: Whether event time ends with this epoch.
+        `files` has the place of every new file in its source, `partitions` the names of those of
+        each source that has any; None for those it had.
         """
         self._was_idle = self._idle()
         self._ended = ended

@@ -127,9 +127,6 @@ def require_files(directory: JobDirectory, manifest: Manifest) -> None:
 
     An object store may bring the manifest of a checkpoint back that was dropped: a write of it was
     repeated, and came late. Every later start would go on from there.
-
-    Raises:
-        CorruptFileError: A file is missing.
     """
     storage = directory.storage
     wanted = set(manifest.files())
@@ -147,8 +144,7 @@ def require_files(directory: JobDirectory, manifest: Manifest) -> None:
 def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
     """Refuse a checkpoint whose promised output a later attempt has rolled back.
 
-    Raises:
-        ConfigurationError: Records would be lost: the job would go on after them.
+    Records would be lost: the job would go on after them.
     """
     manifest = snapshot.manifest
     # Whether its output counts as committed says nothing: what came later in its place may be.
@@ -296,12 +292,8 @@ class RestorePlanner:
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> RestorePlan:
         """Check that a snapshot fits the program; nothing is written.
 
-        It does if it is `known`: a checkpoint that this very program has taken.
-
-        Raises:
-            ConfigurationError: It is another job's, or `renames` and the like make no sense.
-            IncompatibleStateError: Its state does not fit the program, or something in it would be
-                lost unasked.
+        It does if it is `known`: a checkpoint that this very program has taken. Raises
+        `IncompatibleStateError` if its state does not, or something in it would be lost unasked.
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
         logged = snapshot.checkpoint_in(self._storage)

@@ -178,11 +178,7 @@ class JobSavepoints:
         self._exporter = Exporter(context.engine, self._storage)
 
     def check(self, request: Request) -> None:
-        """Refuse a savepoint that could not even be begun, before anything is done for it.
-
-        Raises:
-            ConfigurationError: There is no directory for it, or it is not empty.
-        """
+        """Refuse a savepoint that could not even be begun, before anything is done for it."""
         directory = self._directory(request)
         if directory.begin(request.id) is None:
             directory.abandon()
@@ -190,9 +186,7 @@ class JobSavepoints:
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write a checkpoint out as the savepoint that was requested, see `Exporter.export`.
 
-        Raises:
-            ConfigurationError: There is no directory for it, or it is not empty.
-            CheckpointError: The request ends the job, and has a savepoint of another checkpoint.
+        Raises `CheckpointError` if the request ends the job, and has one of another checkpoint.
         """
         entry = self._take(
             request, manifest, origin, lambda progress: self._requests.report(request.id, progress)

@@ -107,9 +107,8 @@ class Shutdown:
     def decide(self, request: Request, attempt: Attempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
-        Raises:
-            AttemptOverError: Another attempt has begun, and may have run epochs after it.
-            FencedError: Another driver has taken over, likewise.
+        Raises `AttemptOverError` or `FencedError` if another attempt, here or elsewhere, has begun
+        and may have run epochs after it.
         """
         with self._lock:
             if self._attempt is not attempt:
@@ -357,12 +356,7 @@ class RequestService:
         return request
 
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request; return the directory of its savepoint, if it took one.
-
-        Raises:
-            JobFailedError: The job ended without an answer.
-            CheckpointError: It failed.
-        """
+        """Wait for the end of a request; return the directory of its savepoint, if it took one."""
         while True:
             over = is_over()
             result = self._requests.wait(request.id, 0.5)

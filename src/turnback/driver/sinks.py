@@ -110,10 +110,7 @@ def claim_targets(
     """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
     A job that is yet to be created has no id, one that is yet to start no fence. With `take_over`
-    targets that belong to other jobs become this job's.
-
-    Raises:
-        ConfigurationError: A target belongs to another job.
+    targets that belong to other jobs become this job's, else they are refused.
     """
     sinks = _sink_operators(plan)
     known = {*recorded_sinks(directory), *(op.uid for op in sinks)}
@@ -145,11 +142,7 @@ def claim_targets(
 
 
 class JobSinks:
-    """Commits and rolls back what the tasks of a job have prepared.
-
-    Raises:
-        ConfigurationError: Another job has taken over a target.
-    """
+    """Commits and rolls back what the tasks of a job have prepared."""
 
     def __init__(
         self, plan: Plan, fence: Fence, directory: JobDirectory, options: Mapping[str, str]
@@ -253,12 +246,7 @@ def _put_record(directory: JobDirectory, record: SinkRecord) -> None:
 
 
 def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
-    """Return the records of all sinks that a job has or had, by uid.
-
-    Raises:
-        CorruptFileError: A record is damaged.
-        FormatVersionError: A record was written by a newer version.
-    """
+    """Return the records of all sinks that a job has or had, by uid."""
     records: dict[str, SinkRecord] = {}
     for path in directory.storage.list("sinks"):
         if not path.endswith(f"/{_FILE}"):

@@ -208,8 +208,6 @@ class _Entry(msgspec.Struct):
 
 
 class _Part(NamedTuple):
-    """A part of that list, by columns."""
-
     hashes: pa.Array
     times: pa.Array
     sizes: pa.Array
@@ -268,13 +266,9 @@ def _hash(path: str) -> int:
 
 
 class FilesWatch:
-    """Over the files of one source.
+    """Over the files of one source; tells which were changed after they were read, each once.
 
-    Args:
-        watched: Where they are.
-        seen: Those that were read.
-        log: Gives the list of files seen as of now; None while the job does not run.
-        on_changed: Told which files were found to be changed, each once.
+    `log` gives the list of files seen as of now; None while the job does not run.
     """
 
     def __init__(
@@ -458,7 +452,6 @@ class SourceMonitor:
                     thread.join(_LAST_COMMIT_S)
 
     def lags(self) -> dict[str, Lag]:
-        """The lag of every source that can tell, by uid."""
         lags = {uid: source.lag() for uid, source in self._sources.items()}
         return {uid: lag for uid, lag in lags.items() if lag is not None}
 
@@ -470,8 +463,6 @@ def _files_seen(positions: JobPositions, uid: str) -> Sequence[LogFile] | None:
 
 
 class _Watch:
-    """Over one source."""
-
     def __init__(
         self,
         uid: str,

@@ -214,15 +214,7 @@ class AlertEvent(StrEnum):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as it is told.
-
-    Attributes:
-        text: All of it in one sentence.
-        reason: Why, if that is known.
-        host: The machine of the driver.
-        log: The driver's log file, on that machine.
-        id: Of this event; the same whoever is told of it.
-    """
+    """An event as it is told; the id is the same whoever is told of it."""
 
     event: AlertEvent
     text: str

@@ -16,12 +16,9 @@ from turnback.storage.envelope import decode_document, encode_document
 
 
 class SavepointReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """How long all records that come after a savepoint can be read again.
+    """How long all records that come after a savepoint can be read again, as of some time.
 
-    Attributes:
-        gone: Whether some of them cannot be any more.
-        until_ms: About when the first of them will be deleted; None if nothing says so.
-        as_of_ms: When that was found out, by the driver's clock.
+    Some of them may be `gone`; `until_ms` is about when the first will be, None if nothing says so.
     """
 
     gone: bool

@@ -68,12 +68,7 @@ class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
-    """A checkpoint was discarded.
-
-    Attributes:
-        number: The slot of its manifest, if that was durable when it failed.
-        after_ms: How long after its trigger it failed.
-    """
+    """A checkpoint was discarded, so long after its trigger; its manifest may have been durable."""
 
     epoch: int
     trigger: str

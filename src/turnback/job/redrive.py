@@ -63,7 +63,6 @@ class RedriveInbox:
         self._clock = clock or SystemClock()
 
     def numbers(self) -> list[int]:
-        """The numbers of all batches, in order."""
         matches = map(_FILE.fullmatch, self._storage.list(self._directory))
         return sorted(int(match[1]) for match in matches if match)
 

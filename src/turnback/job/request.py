@@ -104,8 +104,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 class RequestResult(RequestOutcome, frozen=True, kw_only=True):
     """How a request has ended; there is never more than one per request.
 
-    Attributes:
-        attempt: Of the driver that ended it; `None` if it was ended in the driver's place.
+    The attempt is that of the driver that ended it; `None` if it was ended in the driver's place.
     """
 
     id: str
@@ -184,11 +183,7 @@ def _check_target(target: str) -> None:
 
 
 def check_label(label: str | None) -> None:
-    """Refuse a label that would have to be quoted wherever it is used, as in JOB@LABEL.
-
-    Raises:
-        ConfigurationError: It has a space.
-    """
+    """Refuse a label with spaces, which would have to be quoted, as in JOB@LABEL."""
     if label is not None and any(char.isspace() for char in label):
         near = "-".join(label.split())
         raise ConfigurationError(

@@ -115,29 +115,15 @@ class Requests:
             self._warn_once(f"cannot read the progress: {error}")
             return None
 
-    def wait(
-        self,
-        id_: str,
-        timeout_s: float | None = None,
-        on_progress: Callable[[RequestProgress], None] | None = None,
-    ) -> RequestResult | None:
-        """Wait until a request has ended.
+    def wait(self, id_: str, timeout_s: float | None = None) -> RequestResult | None:
+        """Wait until a request has ended; return how, `None` if the time is over.
 
-        Returns:
-            How it ended, `None` if the time is over. The request stays.
-
-        Raises:
-            NotFoundError: There is no such request, or it ended long ago and is forgotten.
+        Raises `NotFoundError` if there is none, or it ended long ago and is forgotten.
         """
         began = self._clock.monotonic()
         pause = _FIRST_POLL_S
-        seen = None
         while True:
             result = self.result(id_)
-            progress = self.progress(id_) if on_progress is not None else None
-            if on_progress is not None and progress is not None and progress != seen:
-                on_progress(progress)
-                seen = progress
             if result is not None:
                 return result
             self._require(id_)
@@ -157,9 +143,6 @@ class Requests:
         A request that can never be served (damaged, of a newer format) gets a failed result here;
         one that cannot be read right now is left for the next time. Neither stands in the way of
         the others.
-
-        Raises:
-            StorageError: The requests could not be listed; try again later.
         """
         files = self._files()
         requests: list[Request] = []
@@ -183,15 +166,10 @@ class Requests:
             _LOG.warning("cannot write the progress of request %s: %s", id_, error)
 
     def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
-        """End a request, unless it has ended already.
+        """End a request, unless it has ended already; return the one result there is.
 
-        Returns:
-            The one result there is: this one, or what another driver wrote first.
-
-        Raises:
-            CorruptFileError: There is a result already, and it is damaged.
-            FencedError: This driver was replaced; whoever has done that answers.
-            CommitStateUnknownError: The result may or may not have been written; finish again.
+        If this driver was replaced, whoever has done that answers: `FencedError`. After a
+        `CommitStateUnknownError` finish again.
         """
         path = _path(_RESULT, id_)
         mine = RequestResult(
@@ -214,12 +192,7 @@ class Requests:
         return mine
 
     def answer_ended(self, catalog: SavepointCatalog, job: JobState | None) -> None:
-        """Answer every open request of a job that has ended; `job` is how, if that is known.
-
-        Raises:
-            StorageError: Not all could be answered.
-            FencedError: A newer attempt has taken over, which answers.
-        """
+        """Answer every open request of a job that has ended; `job` is how, if that is known."""
         for request in self.open():
             if job is None:
                 self.finish(request.id, RequestOutcome.failed("the job has ended"))
@@ -232,12 +205,8 @@ class Requests:
         """Answer the requests to a driver that has died, as the user starts the job again.
 
         A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
-        to be taken by the new driver.
-
-        Args:
-            catalog: The savepoints that the job took.
-            job: How the job had ended; `None` if it had not, because its driver died.
-            own: Requests of the new driver itself.
+        to be taken by the new driver, whose `own` requests are left alone. `job` is how the job had
+        ended; `None` if it had not, because its driver died.
         """
         for request in self.open():
             if request.id in own or request.kind is RequestKind.SAVEPOINT:

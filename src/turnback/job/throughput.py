@@ -62,12 +62,7 @@ class Throughput(msgspec.Struct, frozen=True):
 
 
 def read_throughput(storage: Storage, job_id: str) -> tuple[Bucket, ...]:
-    """Return what the drivers of a job have counted; nothing if the file is of an earlier job.
-
-    Raises:
-        CorruptFileError: The file is damaged; the next driver begins it anew.
-        FormatVersionError: A newer Turnback wrote it.
-    """
+    """Return what the drivers of a job have counted; nothing if the file is of an earlier job."""
     written = read_document(storage, _KIND, _FORMAT, FILE, Throughput)
     return written.buckets if written is not None and written.job_id == job_id else ()
 

@@ -35,11 +35,7 @@ def start_writing() -> subprocess.Popen[bytes] | None:
 
 
 def write(archive: ClassArchive) -> bool:
-    """Write the archive, unless that is done or somebody else does it; returns whether it is there.
-
-    Raises:
-        OSError: The cache directory cannot be written to.
-    """
+    """Write the archive, unless it is there or somebody else does; return whether it is."""
     # Imported here, as supervisors import this module.
     from turnback.launch.archived_job import run_job
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 
+import msgspec
+
 from turnback.connectors.registry import sink_from_description
 from turnback.connectors.tables.files import TABLE_KINDS
 from turnback.connectors.tables.sink import TableSink
@@ -71,18 +73,8 @@ def compact(
         ctx = committer_context(job.directory, info.job_id, name, options=job.options)
         with redirect_stdout(sys.stderr):
             result = sink.compact(ctx, dry_run=dry_run)
-        done.append(
-            CompactedTable(
-                sink=name,
-                kind=sink.kind,
-                table=sink.place,
-                files_before=result.files_before,
-                files_after=result.files_after,
-                joined=result.joined,
-                bytes=result.bytes,
-                version=result.version,
-            )
-        )
+        fields = msgspec.structs.asdict(result)
+        done.append(CompactedTable(sink=name, kind=sink.kind, table=sink.place, **fields))
     return CompactedTables(dry_run=dry_run, tables=tuple(done))
 
 

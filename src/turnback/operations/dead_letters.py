@@ -26,14 +26,8 @@ STDIN = "-"
 def read_letters(places: Iterable[str], stdin: TextIO) -> list[bytes]:
     """Read dead letters, each once.
 
-    Args:
-        places: Files that end in .json, .jsonl, .ndjson, .parquet or .csv, directories with such
-            files, directories of Delta tables; or "-" for lines of JSON that are piped in.
-        stdin: What is piped in.
-
-    Raises:
-        ConfigurationError: Something in them is no dead letter.
-        NotFoundError: A place is not there.
+    From files that end in .json, .jsonl, .ndjson, .parquet or .csv, directories with such files,
+    directories of Delta tables; or "-" for lines of JSON that are piped in as `stdin`.
     """
     found: dict[bytes, None] = {}
     for place in places:
@@ -154,13 +148,7 @@ class RedriveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redrive:
-    """Dead letters on their way back to a job.
-
-    Args:
-        job: The job that wrote them.
-        letters: What `read_letters` gives.
-        operator: Only those of this operator, if given.
-    """
+    """Dead letters on their way back to the job that wrote them, as `read_letters` gives them."""
 
     def __init__(self, job: Job, letters: Sequence[bytes], operator: str | None = None) -> None:
         self._job = job

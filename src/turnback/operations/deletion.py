@@ -31,12 +31,7 @@ from turnback.worker.local_state import all_stores
 
 
 class Deleted(View, frozen=True, kw_only=True):
-    """A job that is gone.
-
-    Attributes:
-        savepoints: Paths of its savepoints that were deleted too.
-        kept: Paths of those that were kept.
-    """
+    """A job that is gone; `savepoints` are the paths of those that were deleted too."""
 
     job: str
     directory: str
@@ -51,11 +46,6 @@ def delete_job(job: Job, jobs: Jobs, *, savepoints: bool = False, force: bool = 
 
     Output that its sinks have written stays. `force` is for a job whose driver cannot be asked, and
     for one with output that it has promised and not committed.
-
-    Raises:
-        JobInUseError: It runs, or may do so.
-        StillNeededError: Somebody has yet to settle what its sinks have promised, or another job
-            needs one of the savepoints.
     """
     refuse_to_delete(job, force=force)
     taken = [row for row in job.savepoints() if row.exists is not False]

@@ -380,15 +380,6 @@ class _Listing:
 
 
 def _row(uid: str, kind: str, state: TransactionState, info: TransactionInfo) -> TransactionRow:
-    return TransactionRow(
-        sink=uid,
-        kind=kind,
-        state=state,
-        what=info.what,
-        epoch=info.epoch,
-        rows=info.rows,
-        bytes=info.bytes,
-        path=info.path,
-        waiting=info.waiting,
-        problem=info.problem,
-    )
+    fields = msgspec.structs.asdict(info)
+    del fields["id"]
+    return TransactionRow(sink=uid, kind=kind, state=state, **fields)

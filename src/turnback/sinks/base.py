@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from turnback.errors import ConfigurationError, FencedError, SinkError, TurnbackError
+from turnback.errors import (
+    ConfigurationError,
+    FencedError,
+    SinkError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.state.files import StorageRef
 from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def version_of(attempt: int, epoch: int) -> int:
@@ -188,6 +195,19 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if ctx.take_over:
         return
     raise unknown_output(ctx, attempt, target)
+
+
+def is_known_attempt(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
+    """Whether the job directory knows of an attempt, whatever the user allows.
+
+    Raises:
+        FencedError: As `require_known_attempt`.
+    """
+    try:
+        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "its target")
+    except ConfigurationError:
+        return False
+    return True
 
 
 def promised_version(ctx: CommitterContext, version: int) -> int:
@@ -397,6 +417,28 @@ def aborted_on_failure(writer: SinkWriter) -> Iterator[None]:
         raise
 
 
+class GuardedWriter(SinkWriter):
+    """A writer that refuses to be used again, and is aborted if writing fails."""
+
+    def __init__(self, ctx: WriterContext) -> None:
+        self._ctx = ctx
+        self._name = sink_label(ctx.job, ctx.uid)
+        self._closed = False
+
+    def write(self, batch: Batch) -> None:
+        require_open(self._closed, self._name)
+        if len(batch):
+            with self._failures():
+                self._add(batch)
+
+    @abstractmethod
+    def _add(self, batch: Batch) -> None:
+        """Write elements, of which there are some."""
+
+    def _failures(self) -> AbstractContextManager[None]:
+        return aborted_on_failure(self)
+
+
 class Sink(ABC):
     """The base class of sinks, for `stream.sink_to(sink)`.
 
@@ -526,11 +568,7 @@ def seal_handle(kind: str, version: int, body: bytes) -> bytes:
 
 
 def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
-    """Unwrap a transaction; `sink` is what error messages call the sink that reads it.
-
-    Raises:
-        SinkError: Damaged, of another kind of sink, or of a newer version.
-    """
+    """Unwrap a transaction; `sink` is what error messages call the sink that reads it."""
     try:
         handle = _decode(data)
     except (msgspec.MsgspecError, TypeError) as error:
@@ -548,6 +586,13 @@ def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
     return handle.body
 
 
+def read_handle(kind: str, supported: int, data: bytes, type_: type[T], sink: str) -> T:
+    """Read a transaction whose body is a struct; raises `SinkError` as `open_handle` does."""
+    body = open_handle(kind, supported, data, sink)
+    with sink_errors(f"{sink}: cannot read a prepared transaction", (msgspec.MsgspecError,)):
+        return msgspec.msgpack.decode(body, type=type_)
+
+
 def handle_kind(data: bytes) -> str | None:
     """Return the kind of sink that a transaction belongs to; None if it cannot be read."""
     try:
@@ -561,17 +606,28 @@ def sink_label(job: str, uid: str) -> str:
     return f"sink {uid!r} of job {job!r}"
 
 
-def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
-    """Call a method of a sink that a user wrote; `name` is what messages call the sink.
-
-    Raises:
-        SinkError: It raised something that is not an error of Turnback.
-    """
+@contextmanager
+def sink_errors(what: str, kinds: tuple[type[Exception], ...] = (StorageError,)) -> Iterator[None]:
+    """Raise errors of these kinds as `SinkError`: "{what}: {error}"."""
     try:
-        return method(*args)
-    except TurnbackError:
-        raise
-    except Exception as error:
-        raise SinkError(
-            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
-        ) from error
+        yield
+    except kinds as error:
+        raise SinkError(f"{what}: {error}") from error
+
+
+class UserCalls:
+    """Calls the methods of a user's sink, with errors that name both."""
+
+    def __init__(self, sink: Sink, ctx: WriterContext | CommitterContext) -> None:
+        self._kind = type(sink).__name__
+        self._name = sink_label(ctx.job, ctx.uid)
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        try:
+            return method(*args)
+        except TurnbackError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: {self._kind}.{step} failed: {type(error).__name__}: {error}"
+            ) from error

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from turnback.errors import SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
+    UserCalls,
     WriterContext,
-    aborted_on_failure,
-    call_user,
     require_open,
     sink_label,
 )
 from turnback.values.columns import Batch
-
-R = TypeVar("R")
 
 
 class IdempotentSink(Sink):
@@ -103,40 +100,33 @@ class IdempotentSink(Sink):
         return _NothingToCommit(ctx)
 
 
-class _IdempotentWriter(SinkWriter):
+class _IdempotentWriter(UserCalls, GuardedWriter):
     def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
+        super().__init__(sink, ctx)
+        GuardedWriter.__init__(self, ctx)
         self._sink = sink
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._is_open = self._done = False
+        self._is_open = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._done, self._name)
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            if not self._is_open:
-                self._is_open = True  # `open` may fail halfway, and leave something to close
-                self._call("open", self._sink.open, self._ctx)
-            self._call("write_batch", self._sink.write_batch, batch, self._ctx)
+    def _add(self, batch: Batch) -> None:
+        if not self._is_open:
+            self._is_open = True  # `open` may fail halfway, and leave something to close
+            self._call("open", self._sink.open, self._ctx)
+        self._call("write_batch", self._sink.write_batch, batch, self._ctx)
 
     def prepare(self) -> bytes | None:
-        require_open(self._done, self._name)
+        require_open(self._closed, self._name)
         if self._is_open:
-            with aborted_on_failure(self):
+            with self._failures():
                 self._call("flush", self._sink.flush)
         self.abort()
         return None
 
     def abort(self) -> None:
         """Let go of the target; what was written stays, and is written again."""
-        self._done = True
+        self._closed = True
         if self._is_open:
             self._is_open = False
             self._call("close", self._sink.close)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
 
 
 class _NothingToCommit:

@@ -7,8 +7,8 @@ other. A job is identified by where its job directory is: names and ids are copi
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -19,13 +19,18 @@ from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     NotFoundError,
-    SinkError,
     StorageError,
     StorageNotSharedError,
 )
-from turnback.sinks.base import CommitterContext, WriterContext, directory_digest, sink_label
+from turnback.sinks.base import (
+    CommitterContext,
+    WriterContext,
+    directory_digest,
+    sink_errors,
+    sink_label,
+)
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.locations import canonical_directory
 
 HIDDEN = ".turnback"
@@ -138,16 +143,7 @@ def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> N
     """Check in a task that the driver has recorded the job in this directory; once per process.
 
     Without this, a task on a machine that has its own directory at the same path would write files
-    there that the driver cannot publish.
-
-    Args:
-        storage: The directory.
-        place: What messages call it.
-        ctx: Who wants to write there. Nothing is checked if it does not name a driver.
-
-    Raises:
-        StorageNotSharedError: It is another directory than the driver's.
-        ConfigurationError: The record cannot be read.
+    there that the driver cannot publish. Nothing is checked if the context names no driver.
     """
     key = (storage.uri, ctx.nonce)
     if not ctx.nonce or not ctx.directory_id or key in _confirmed:
@@ -164,17 +160,15 @@ def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> N
 
 
 def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
-    try:
-        data = storage.get(_OWNER_PATH)
-    except NotFoundError:
-        return None
-    except (OSError, StorageError) as error:
-        raise SinkError(f"{sink}: cannot use {place}: {error}") from error
+    with sink_errors(f"{sink}: cannot use {place}", (OSError, StorageError)):
+        try:
+            data = storage.get(_OWNER_PATH)
+        except NotFoundError:
+            return None
     path = f"{place}/{_OWNER_PATH}"
     try:
-        _, body = unseal(_OWNER, _OWNER_FORMAT, data, path)
-        return msgspec.json.decode(body, type=Owner)
-    except (StorageError, msgspec.MsgspecError) as error:
+        return decode_document(_OWNER, _OWNER_FORMAT, data, path, Owner)
+    except StorageError as error:
         raise ConfigurationError(
             f"{sink}: cannot read which job owns {place}: {error}. Remove {path} if you are sure "
             "that no other job writes there"
@@ -184,12 +178,8 @@ def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
 class Ownership:
     """A job's right to write into a directory, which its sinks share.
 
-    Without a job directory in the context nothing is claimed or checked.
-
-    Args:
-        storage: The directory.
-        place: What messages call it.
-        ctx: Who wants to write there.
+    Without a job directory in the context nothing is claimed or checked. `place` is what messages
+    call the directory.
     """
 
     def __init__(self, storage: Storage, place: str, ctx: CommitterContext) -> None:
@@ -208,18 +198,13 @@ class Ownership:
         self._refuse_unsettled(owner)
 
     def claim(self) -> None:
-        """Make the directory this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-            SinkError: It cannot be read or written.
-        """
+        """Make the directory this job's, if it has no owner or is to be taken over."""
         self.check_claim()
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
         if owner is not None and self._is_to_be_replaced(owner):
-            with self._failures():
+            with self._using():
                 self._storage.put(_OWNER_PATH, self._data())
         self.check()
 
@@ -240,14 +225,13 @@ class Ownership:
             return
         owner = self._recorded()
         if owner is None:
-            with self._failures(), suppress(AlreadyExistsError):
+            with self._using(), suppress(AlreadyExistsError):
                 claim(self._storage, _OWNER_PATH, self._data())
             owner = self._recorded()
         if owner is not None and self._is_other(owner):
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that owns the directory, if there is one."""
         owner = self._recorded() if self._ctx.job_directory is not None else None
         return owner if owner is not None and self._is_other(owner) else None
 
@@ -266,14 +250,10 @@ class Ownership:
     def _data(self) -> bytes:
         directory = canonical_directory(self._ctx.job_directory or "")
         owner = Owner(self._ctx.job, directory, self._ctx.job_id)
-        return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
+        return encode_document(_OWNER, _OWNER_FORMAT, owner)
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, StorageError) as error:
-            raise SinkError(f"{self._name}: cannot use {self._place}: {error}") from error
+    def _using(self) -> AbstractContextManager[None]:
+        return sink_errors(f"{self._name}: cannot use {self._place}", (OSError, StorageError))
 
     def _refused(self, owner: Owner) -> ConfigurationError:
         return ConfigurationError(
@@ -323,7 +303,7 @@ class Ownership:
         it has staged at its former place it may have promised itself.
         """
         theirs = replace(self._ctx, job=owner.job, job_directory=owner.directory)
-        with self._failures():
+        with self._using():
             found = [p for p in self._storage.list(str(job_home(owner.job))) if p.endswith(SUFFIX)]
         homes = {path: PurePosixPath(path).parent.parent for path in found}
         of_owner = homes_of(theirs, homes.values())

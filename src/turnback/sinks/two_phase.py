@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -12,16 +12,15 @@ from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
+    UserCalls,
     WriterContext,
-    aborted_on_failure,
-    call_user,
     open_handle,
     require_open,
     seal_handle,
-    sink_label,
 )
 from turnback.values.columns import Batch
 
@@ -175,52 +174,39 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return _TwoPhaseCommitter(self, ctx)
 
 
-class _Caller(Generic[T]):
-    """Calls the methods of a user's sink, with errors that name both."""
-
-    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
-        self._sink = sink
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._decoder = _decoder(sink)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
-
-
-class _TwoPhaseWriter(_Caller[T], SinkWriter):
+class _TwoPhaseWriter(UserCalls, GuardedWriter, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
         super().__init__(sink, ctx)
-        self._ctx = ctx
+        GuardedWriter.__init__(self, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._txn: list[T] = []  # at most one; T may be anything, None included
-        self._done = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._done, self._name)
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            if not self._txn:
-                self._txn.append(self._call("begin", self._sink.begin, self._ctx))
-            self._call("write", self._sink.write_batch, self._txn[0], batch)
+    def _add(self, batch: Batch) -> None:
+        if not self._txn:
+            self._txn.append(self._call("begin", self._sink.begin, self._ctx))
+        self._call("write", self._sink.write_batch, self._txn[0], batch)
 
     def prepare(self) -> bytes | None:
-        require_open(self._done, self._name)
-        self._done = True
+        require_open(self._closed, self._name)
+        self._closed = True
         if not self._txn:
             return None
-        with aborted_on_failure(self):
+        with self._failures():
             self._txn[0] = self._call("pre_commit", self._sink.pre_commit, self._txn[0])
             return _encode(self._txn[0], self._decoder, self._name)
 
     def abort(self) -> None:
-        self._done = True
+        self._closed = True
         if self._txn:
             self._call("abort", self._sink.abort, self._txn.pop())
 
 
-class _TwoPhaseCommitter(_Caller[T]):
+class _TwoPhaseCommitter(UserCalls, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
         super().__init__(sink, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._ctx = ctx
         self._last_commit: Sequence[bytes] = ()
         self._recovered = False

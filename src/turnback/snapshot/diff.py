@@ -68,13 +68,9 @@ CHANGE_SQL = """CASE WHEN old IS NULL THEN 'added' WHEN new IS NULL THEN 'remove
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state in two snapshots.
+    """A state in two snapshots; one of the two has no files if it is in the other only.
 
-    Attributes:
-        old: It in the older one; without files where there is none.
-        new: It in the newer one; likewise.
-        old_groups: Number of key groups of the older snapshot.
-        problem: Why the two cannot be compared; None if they can.
+    `problem` is why they cannot be compared, None if they can.
     """
 
     old: StoredRows
@@ -165,10 +161,8 @@ def _type_text(what: object) -> str:
 class EntryReader(StateReader):
     """Gives the rows of a state as the bytes of key, sub and value, without the key group.
 
-    They are the same for equal rows of any two snapshots.
-
-    Attributes:
-        value: Descriptor of a newer type, as which values are given.
+    They are the same for equal rows of any two snapshots. `value` is the descriptor of a newer
+    type, as which values are given.
     """
 
     value: Descriptor = None
@@ -251,12 +245,9 @@ class EntryChange(NamedTuple):
 
 
 def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], int]:
-    """Compare some key groups in this process.
+    """Compare some key groups in this process; both snapshots need the same number of them.
 
-    Both snapshots need the same number of key groups.
-
-    Returns:
-        What differs, in the order of keys, and how many rows do not.
+    Returns what differs, in the order of keys, and how many rows do not.
     """
     old, new = (_entries(side, first, last) for side in pair.readers)
     ids = old.keys() | new.keys()

@@ -44,11 +44,7 @@ def is_mark(name: str) -> bool:
 
 
 class SavepointDirectory:
-    """Where one savepoint is, or is being written.
-
-    Attributes:
-        writer: Who writes, since `begin`; see `file_name`.
-    """
+    """Where one savepoint is, or is being written by a `writer` since `begin`."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

@@ -58,12 +58,9 @@ def open_snapshot(
 ) -> Snapshot:
     """Find the snapshot that is meant on a command line; errors list what there is instead.
 
-    Args:
-        text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
-            id of a savepoint, or ``JOB@`` with what `find_snapshot` takes.
-        jobs: The jobs that are known.
-        options: Credentials and endpoints of object stores.
-        whole: Names and ids have to be whole: for what deletes the snapshot.
+    The text is the directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
+    id of a savepoint, or ``JOB@`` with what `find_snapshot` takes. Names and ids have to be `whole`
+    for what deletes the snapshot.
     """
     given = _stripped(text)
     known = dict(options or {})
@@ -96,13 +93,7 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
-    """Read the metadata of a savepoint or the manifest of a checkpoint.
-
-    Args:
-        path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
-            checkpoint, ``<job directory>/checkpoints/chk-7.json``.
-        options: Of object stores.
-    """
+    """Read the metadata of a savepoint, or the manifest of a checkpoint at the path of its file."""
     slot = split_slot_path(path)
     if slot is not None:
         return find_snapshot(slot[1], StorageRef(slot[0], options))
@@ -118,11 +109,9 @@ def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
 def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
     """Find a checkpoint or savepoint of one job; errors list what there is. No path is followed.
 
-    Args:
-        given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
-            time; a number or "chk-7"; the id of a savepoint, or the beginning of it; its label.
-        job: The directory of the job.
-        whole: The beginning of an id is not enough.
+    Given is "latest" or a time, for the newest checkpoint or savepoint at all or before that time;
+    a number or "chk-7"; the id of a savepoint, or the beginning of it unless it has to be `whole`;
+    its label.
     """
     storage = storage_of(job)
     log = CheckpointLog(storage)
@@ -232,12 +221,9 @@ def split_slot_path(path: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a job resumes by default.
+    """Where a job resumes by default: one of its own checkpoints, or where another snapshot is.
 
-    Attributes:
-        manifest: One of its own checkpoints.
-        snapshot: Where another snapshot is, such as a savepoint.
-        goes_on: Whether somebody wanted it to go on from there although event time had ended.
+    `goes_on`: somebody wanted it to go on from there although event time had ended.
     """
 
     manifest: Manifest | None = None
@@ -300,9 +286,9 @@ def _started_from(log: CheckpointLog, number: int, fence: int) -> Manifest:
             if isinstance(slot, Manifest):
                 break
             if slot.start is not None:
-                told = slot.start.checkpoint
-                if told is not None and told.number == number:
-                    return told
+                copy = slot.start.checkpoint
+                if copy is not None and copy.number == number:
+                    return copy
                 break
         raise
 

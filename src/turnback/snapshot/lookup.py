@@ -42,10 +42,8 @@ def confirmed_state(directory: JobDirectory, job: StorageRef) -> Snapshot:
     """The newest state of a job that nothing can undo: where it would go on if it failed now.
 
     That is its newest checkpoint; what it has started from, as long as it has taken none since; and
-    if its checkpoints were deleted when it ended, its newest savepoint.
-
-    Raises:
-        CheckpointNotFoundError: It has taken none yet.
+    if its checkpoints were deleted when it ended, its newest savepoint. Raises
+    `CheckpointNotFoundError` if it has taken none yet.
     """
     log = CheckpointLog(directory.storage)
     point = resume_point(log, directory)
@@ -72,11 +70,7 @@ def read_confirmed(
 ) -> T:
     """Read from `confirmed_state`, or from a newer one if that is dropped meanwhile.
 
-    Args:
-        directory: The job.
-        job: Where its directory is.
-        read: Reads one snapshot; it may be called several times.
-        checkpoint: Read this one, as long as it is there.
+    It reads from the given checkpoint as long as that is there. `read` may be called several times.
     """
     if checkpoint is not None:
         try:
@@ -124,12 +118,9 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyRows:
-    """What a state holds for a key, or a page of it.
+    """What a state holds for a key, or a page of it, in the order of subs.
 
-    Attributes:
-        rows: Group, key, sub and value, in the order of subs.
-        first: How many entries come before the first of them.
-        next: Where the next page begins; None at the end.
+    `first` is how many entries come before, `next` where the next page begins; None at the end.
     """
 
     snapshot: Snapshot
@@ -151,22 +142,9 @@ def look_up(
 ) -> KeyRows:
     """Read what a state holds for a key, see `confirmed_state` for when.
 
-    Args:
-        directory: The job.
-        job: Where its directory is.
-        uid: The operator.
-        name: The state.
-        key: Gives the key, once it is known what keys the state has.
-        now_ms: What has expired by then is left out.
-        after: The `next` of the page before. Pages are of one checkpoint as long as the job retains
-            it; later ones go on in a newer checkpoint, behind the last entry of the page before.
-        limit: Most list elements or map entries.
-
-    Raises:
-        StateError: There is no such operator or state; the nearest name is given.
-        ConfigurationError: The key, the cursor or the limit cannot be used.
-        CheckpointNotFoundError: The job has taken no checkpoint yet.
-        CorruptFileError: A file is damaged or missing.
+    Pages are of one checkpoint as long as the job retains it; later ones go on in a newer
+    checkpoint, behind the last entry of the page before, whose `next` is `after`. What has expired
+    by `now_ms` is left out. The key is asked for once it is known what keys the state has.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ConfigurationError(f"limit must be at least 1, not {limit!r}")

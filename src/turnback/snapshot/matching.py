@@ -94,8 +94,7 @@ class Program:
 class WaitingElements(NamedTuple):
     """A stored state with elements that wait for slower streams.
 
-    Attributes:
-        strategy: Uid, in the program, of the strategy they go by; None if each has its own with it.
+    The strategy they go by is the one in the program; None if each has its own with it.
     """
 
     state: SavedState
@@ -156,11 +155,9 @@ def match_program(
     """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
     A renamed operator takes all its states along, except those renamed by themselves. States of the
-    program that are `redefined` start anew if what is stored may be dropped.
-
-    Raises:
-        ConfigurationError: `renames` or `allow` name something that does not exist or can be read
-            in several ways, or two stored states would become one.
+    program that are `redefined` start anew if what is stored may be dropped. Raises
+    `ConfigurationError` if `renames` or `allow` name something that does not exist or can be read
+    in several ways, or two stored states would become one.
     """
     renamed = _Renamed.read(snapshot, program, renames or {})
     droppable = _Droppable.read(snapshot, allow)

@@ -78,12 +78,7 @@ class StatePart(msgspec.Struct, frozen=True):
 
 
 class SavedState(msgspec.Struct, frozen=True):
-    """One state in a savepoint.
-
-    Attributes:
-        rows: Values, list elements or map entries; None where nobody counted (type native).
-        files: Its files; none if it is empty or the savepoint is of type native.
-    """
+    """One state in a savepoint; in one of type native its rows are not counted."""
 
     schema: StateSchema
     rows: Count | None = None
@@ -196,9 +191,7 @@ def encode(metadata: SavepointMetadata) -> bytes:
 def decode(data: bytes, name: str) -> SavepointMetadata:
     """Read the bytes of `_metadata.json`. They may come from strangers.
 
-    Raises:
-        CorruptFileError: It is damaged, is no savepoint, or names files that cannot be in one.
-        FormatVersionError: It was written by a newer version.
+    What is damaged, or names files that cannot be in a savepoint, is refused.
     """
     header = _HEADER.match(data)
     if header is None:

@@ -197,8 +197,6 @@ def read_parts(
 
 
 class _Part:
-    """A file being written, in memory."""
-
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path = path
         self._out = pa.BufferOutputStream()

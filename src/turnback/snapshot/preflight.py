@@ -156,13 +156,9 @@ class Subject(Enum):
 
 
 class CheckRow(msgspec.Struct, frozen=True, rename={"subject": "what"}):
-    """One line of a report.
+    """One line of a report; it is `blocking` if the job would refuse to start because of it.
 
-    Attributes:
-        uid: Operator or source: of the snapshot where it is unclaimed, else of the program.
-        state: Name of the state, for states.
-        reason: Why, and what can be done about it.
-        blocking: Whether the job would refuse to start because of it.
+    The uid is that of the snapshot where something is unclaimed, else of the program.
     """
 
     subject: Subject
@@ -175,11 +171,9 @@ class CheckRow(msgspec.Struct, frozen=True, rename={"subject": "what"}):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What would happen if a program were started from a snapshot.
+    """What would happen if a program were started from a snapshot of a job.
 
-    Attributes:
-        job: The job that took the snapshot.
-        rows: States in the order of the program, then those nothing claims, then all else.
+    The rows are states in the order of the program, then those nothing claims, then all else.
     """
 
     snapshot: str

@@ -159,10 +159,9 @@ def _windows(body: Bytes, dtype: str) -> npt.NDArray[Any]:
 class _Forms:
     """The forms in which numbers are written, lengths of text among them.
 
-    Args:
-        forms: Of each form the least number it is for, its first byte, and the type of the number
-            after that; without such a type the number is added to the first byte.
-        small: The numbers that are written in the first byte.
+    Of each form there is the least number it is for, its first byte, and the type of the number
+    after that; without such a type the number is added to the first byte. The `small` numbers are
+    written in the first byte.
     """
 
     def __init__(self, *forms: tuple[int, int, str | None], small: range = range(0)) -> None:
@@ -286,7 +285,6 @@ def _to_singles(numbers: Numbers) -> npt.NDArray[np.float32]:
 
 
 def _sequence(lengths: _Forms, arrow: pa.DataType) -> PackedColumn:
-    """Return the column of text or bytes."""
 
     def read(rows: _Rows) -> pa.Array:
         sizes, nulls = lengths.read(rows)
@@ -398,13 +396,7 @@ _MAX_DIGITS = 4000  # Python refuses to convert much more than that
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """The column of values of one type.
-
-    Attributes:
-        hint: The type msgspec decodes from the stored bytes; None is always allowed besides.
-        to_arrow: Makes a column of what msgspec has decoded.
-        to_values: Makes of a column what msgspec encodes.
-    """
+    """The column of values of one type; values are what msgspec decodes as `hint`, or None."""
 
     arrow: pa.DataType
     hint: Any
@@ -415,12 +407,9 @@ class StateColumn:
 class ColumnCodec:
     """Translates stored values of one type, a column of bytes, into a typed column and back.
 
-    Both ways are exact to the byte, with one exception: a decimal comes back with all the places
-    of its type, 1.5 as 1.50, and never as -0. Keys are stored like that in the first place.
-
-    Args:
-        type_: The type of the values.
-        required: There is no null among them, at any depth; for keys.
+    Both ways are exact to the byte, with one exception: a decimal comes back with all the places of
+    its type, 1.5 as 1.50, and never as -0. Keys are stored like that in the first place, and
+    `required`: there is no null among them, at any depth.
     """
 
     def __init__(self, type_: TypeInfo, *, required: bool = False) -> None:
@@ -675,11 +664,8 @@ class StateTable:
     live.
 
     Rows to typed and back gives the same bytes, except that decimals in values come back with all
-    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
-    the list sorts by, so elements added later come last only in epochs after those stored.
-
-    Raises:
-        IncompatibleStateError: This version knows no such state.
+    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what the
+    list sorts by, so elements added later come last only in epochs after those stored.
     """
 
     def __init__(self, schema: StateSchema) -> None:
@@ -720,7 +706,6 @@ class StateTable:
         return self._translated(typed, self._row_columns, ROWS)
 
     def key_bytes(self, typed: pa.Table) -> pa.Array:
-        """Return the keys of a typed table as bytes."""
         return self._column("key", self._key.encode, typed["key"].combine_chunks())
 
     def _translated(

@@ -210,10 +210,8 @@ PARTS = pa.schema([pa.field("part", pa.binary())])
 class RowEncoder:
     """Turns typed columns into rows of bytes; refuses what cannot be state.
 
-    Attributes:
-        grouped: The column ``key_group`` is right already; else it is computed here.
-        last_epoch: The savepoint's, for rows that come from a user; None for rows that were
-            state before.
+    If they are `grouped`, the column ``key_group`` is right already; else it is computed here. The
+    savepoint's last epoch is for rows that come from a user; None for rows that were state before.
     """
 
     state: StateSchema
@@ -247,14 +245,13 @@ class RowEncoder:
     def _check(self, typed: pa.Table, last_epoch: int) -> None:
         if self.state.sub is None and typed["value"].null_count:
             raise StateError(
-                f"{_title(self.state)}: a value is null; to leave a key without a value, omit "
-                "its row"
+                f"{self.state.title}: a value is null; to leave a key without a value, omit its row"
             )
         if self.state.kind in LIST_KINDS and typed.num_rows:
             greatest = pc.max(typed["position"]).as_py()
             if greatest is not None and greatest >> 32 > last_epoch:
                 raise StateError(
-                    f"{_title(self.state)}: the position {greatest} belongs to epoch "
+                    f"{self.state.title}: the position {greatest} belongs to epoch "
                     f"{greatest >> 32}, which is after the last epoch of the savepoint, "
                     f"{last_epoch}: elements added later would not be last. Number the elements "
                     "of each key 0, 1, 2 and so on"
@@ -305,8 +302,8 @@ class StateWriter:
         for name in names[2 : names.index("value")]:
             key = f"the {name.replace('_', ' ')} {row[name]!r:.80} of {key}"
         raise StateError(
-            f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
-            "with dropDuplicates or an aggregation"
+            f"{self.state.title}: there are two rows for {key}; keep one of them, for example "
+            f"with dropDuplicates or an aggregation"
         )
 
 
@@ -340,10 +337,6 @@ class SpanCopier:
     def run(self) -> tuple[StatePart, ...]:
         rows = self.stored.typed(*self.span)
         return write_parts(storage_of(self.target), self.state, rows, self.writer)
-
-
-def _title(state: StateSchema) -> str:
-    return f"state {state.name!r} of operator {state.uid!r}"
 
 
 def copy_source_log(
@@ -387,11 +380,7 @@ class _FilesTask:
 
 @dataclass(frozen=True)
 class ExportTask(_FilesTask):
-    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives.
-
-    Attributes:
-        limits: What has expired, and is left out.
-    """
+    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives."""
 
     limits: Limits = field(default_factory=dict)
 

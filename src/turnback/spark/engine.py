@@ -172,11 +172,7 @@ their names; those are in our list of files seen anyway."""
 
 
 class SparkEngine:
-    """Runs jobs on a Spark session.
-
-    Raises:
-        ConfigurationError: Jobs cannot run on this Spark.
-    """
+    """Runs jobs on a Spark session, unless `check_spark` refuses it."""
 
     def __init__(self, spark: SparkSession) -> None:
         check_spark(spark)
@@ -328,10 +324,10 @@ class SparkEpochInput:
         try:
             barriers = _collect(frame, description, orders, collect_controls)
         except Exception as error:
-            told = malformed_record(error) or unreadable_file(error, self._new_files)
-            if told is None:
+            explained = malformed_record(error) or unreadable_file(error, self._new_files)
+            if explained is None:
                 raise
-            raise told from None
+            raise explained from None
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers
@@ -445,9 +441,7 @@ def unreadable_file(
 ) -> SourceError | None:
     """What to say of an error of Spark that is about an input file; None if it is not.
 
-    Args:
-        error: What Spark raised.
-        new_files: Returns what the epoch reads: new entries of sources' lists of files, by name.
+    `new_files` returns what the epoch reads: new entries of sources' lists of files, by name.
     """
     match = _FILE.search(str(error))
     if match is None:

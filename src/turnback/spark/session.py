@@ -114,9 +114,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def check_java() -> int:
     """Find Java and return its major version.
 
-    Raises:
-        ConfigurationError: It is missing or too old.
-        SparkUnavailableError: It does not start, which may be for want of memory.
+    Where it does not start, which may be for want of memory, that is `SparkUnavailableError`.
     """
     home = os.environ.get("JAVA_HOME")
     program = java_program()
@@ -256,11 +254,6 @@ def check_spark(spark: SparkSession) -> None:
 
     Other builds and patch releases than those that Turnback is tested on have to show with a small
     query that they behave alike, once for each Spark context. It costs a cold JVM seconds.
-
-    Raises:
-        ConfigurationError: It is a Spark Connect session, of an unknown version, or Spark does
-            not behave as `turnback.spark.internals` expects.
-        SparkUnavailableError: Spark's JVM is gone.
     """
     refuse_connect(spark)
     if spark.sparkContext in _checked:
@@ -285,11 +278,7 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def refuse_connect(session_or_frame: object) -> None:
-    """Refuse what belongs to Spark Connect, which has no driver of its own to run a job in.
-
-    Raises:
-        ConfigurationError: It does.
-    """
+    """Refuse what belongs to Spark Connect, which has no driver of its own to run a job in."""
     if type(session_or_frame).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(
             "Turnback does not support Spark Connect: a job needs a Spark driver in its own "
@@ -367,9 +356,6 @@ def settings_file(settings: Mapping[str, str]) -> Iterator[None]:
 
     A file of this kind replaces the defaults of the installation and what the user names in
     PYSPARK_SUBMIT_ARGS, so it begins with a copy of those.
-
-    Raises:
-        ConfigurationError: The file that PYSPARK_SUBMIT_ARGS names cannot be read.
     """
     before = os.environ.get(_ARGUMENTS)
     arguments, named = _without_file(shlex.split(before or _DEFAULT_ARGUMENTS))

@@ -121,10 +121,8 @@ def literal_pattern(text: str) -> str:
 class SourceFrame(NamedTuple):
     """A DataFrame as a source of a job.
 
-    Attributes:
-        whole: Whether all of its columns are read, whoever needs them.
-        partitioned: Whether every row says from which partition it comes.
-        ordered: Whether it is known in which order rows come.
+    All of its columns are read, whoever needs them, if it is `whole`; every row says from which
+    partition it comes if it is `partitioned`; rows come in a known order if it is `ordered`.
     """
 
     frame: Any
@@ -253,7 +251,7 @@ def union_sources(plan: Plan) -> DataFrame:
 def no_sources(spark: SparkSession, plan: Plan) -> DataFrame:
     """What `union_sources` would give without any element, in one task, and not as a stream."""
     layout = source_layout(plan)
-    tags = [] if layout.bare else control(None, None, None, layout)
+    tags = [] if layout.bare else control(None, layout)
     columns = [*tags, *nulls(layout)]
     # Spark would leave out a task if it knew that there is nothing to read.
     return spark.range(0, 1, 1, 1).where("id > 0").select(*columns)
@@ -264,18 +262,12 @@ def nulls(layout: RowLayout) -> list[Column]:
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
-def control(
-    to: Column | None,
-    channel: int | None,
-    ctl: Column | None,
-    layout: RowLayout,
-    file: Sequence[Column] = (),
-) -> list[Column]:
+def control(channel: int | None, layout: RowLayout, file: Sequence[Column] = ()) -> list[Column]:
     """The control columns of a layout; `file` and its block are where an element comes from."""
     columns = [
-        (F.lit(None) if to is None else to).cast("int").alias(TO),
+        F.lit(None).cast("int").alias(TO),
         F.lit(channel).cast("int").alias(CHANNEL),
-        (F.lit(None) if ctl is None else ctl).cast("binary").alias(CONTROL),
+        F.lit(None).cast("binary").alias(CONTROL),
     ]
     if layout.timed:
         segment, block = file or (F.lit(None), F.lit(None))
@@ -310,7 +302,7 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
         columns[span.stop - 1] = malformed_column(source).alias(layout.fields[span.stop - 1][0])
     frame: DataFrame = source.dataframe
     file = _file_columns(frame) if layout.timed else ()
-    tags = [] if layout.bare else control(None, channel, None, layout, file)
+    tags = [] if layout.bare else control(channel, layout, file)
     return frame.select(*tags, *columns)
 
 

@@ -146,6 +146,16 @@ def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
     return frame.mapInArrow(_Marked(task).__call__, stream_ddl(as_type(task.schema)))
 
 
+def numbers_frame(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers up to a count, each in a partition of its own, for tasks that read something.
+
+    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    collect that in the driver to broadcast it.
+    """
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
+    return spark.createDataFrame(numbers, "number int", verifySchema=False)
+
+
 @dataclass(frozen=True)
 class _Marked:
     task: BatchTask
@@ -163,9 +173,6 @@ def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]
 
     They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
     would have to be started, and load everything, besides those that are there.
-
-    Raises:
-        TurnbackError: What a task raised, without Spark's stack trace around it.
     """
     if not tasks:
         return []

@@ -41,11 +41,7 @@ class Storage(Protocol):
         """
 
     def get(self, path: str) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            NotFoundError: No file is at this path.
-        """
+        """Read a whole file; `NotFoundError` if none is at this path."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted paths, relative to the root, of all files below a directory.

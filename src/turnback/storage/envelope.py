@@ -48,17 +48,10 @@ def seal(kind: str, version: int, body: bytes) -> bytes:
 
 
 def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
-    """Check a sealed file and return its version and body.
+    """Check a sealed file and return its version and body; `name` is what messages call it.
 
-    Args:
-        kind: What the file has to be.
-        newest: The newest version that can be read.
-        data: The whole file.
-        name: What messages call it.
-
-    Raises:
-        CorruptFileError: Cut short, changed in any bit, or of another kind.
-        FormatVersionError: Intact, but of a version that cannot be read.
+    Raises `CorruptFileError` if it was cut short, changed in any bit, or is of another kind, and
+    `FormatVersionError` if it is intact, but of a version that cannot be read.
     """
     header = _HEADER.match(data)
     if header is None:

@@ -31,11 +31,7 @@ class MemoryStorage:
     __slots__ = ("_files", "_prefix", "uri")
 
     def __init__(self, name: str) -> None:
-        """Open the storage of this name, empty when it is new.
-
-        Args:
-            name: NAME, or NAME/PATH for a directory inside the storage NAME.
-        """
+        """Open the storage NAME, empty when it is new, or for NAME/PATH a directory inside it."""
         root, _, path = name.rstrip("/").partition("/")
         if not root:
             raise ConfigurationError("memory:// needs a name: use memory://NAME")
@@ -114,12 +110,8 @@ def _directory(prefix: str) -> str:
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """Return the storage at a path or URI; nothing is created or contacted yet.
 
-    Args:
-        uri: A path, 'file:///path', 'memory://name' or 's3://bucket/prefix' ('s3a' is the same).
-        options: Settings of the storage; only S3 has any, see `S3Storage`.
-
-    Raises:
-        ConfigurationError: The URI or an option cannot be used.
+    That is a path, 'file:///path', 'memory://name' or 's3://bucket/prefix' ('s3a' is the same).
+    Only S3 has options, see `S3Storage`. Raises `ConfigurationError` if one cannot be used.
     """
     if not isinstance(uri, str):
         return LocalStorage(uri)

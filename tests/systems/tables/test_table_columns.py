@@ -112,8 +112,8 @@ def test_values_of_all_types_come_back(place):
         ({"mode": "replace"}, "mode must be 'append' or 'upsert'"),
         ({"mode": "upsert"}, "require each other"),
         ({"key": ["post"]}, "require each other"),
-        ({"partition_by": ["day", "day"]}, "each once"),
-        ({"partition_by": [3]}, "names of columns"),
+        ({"partition_by": ["day", "day"]}, "list of distinct names"),
+        ({"partition_by": [3]}, "name of a column"),
     ],
 )
 def test_arguments_that_cannot_be_used(place, arguments, reason):

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -36,6 +36,7 @@ from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
@@ -45,6 +46,7 @@ from turnback.sinks.base import (
     require_known_attempt,
     require_open,
     require_promised,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -143,37 +145,30 @@ FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
 }
 
 
-class FileWriter(SinkWriter):
+class FileWriter(GuardedWriter):
     """Writes one hidden file, created with the first element."""
 
     def __init__(
         self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
     ) -> None:
+        super().__init__(ctx)
         self._root = root
         self._format = format_name
         self._header = header
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
         self._file: BinaryIO | None = None
         self._encoder: Encoder | None = None
         self._rows = 0
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
+    def _add(self, batch: Batch) -> None:
+        arrow = batch.arrow
         if self._encoder is None:
             require_shared_target(_storage(self._root), str(self._root), self._ctx)
-        with self._failures():
-            arrow = batch.arrow
-            if self._encoder is None:
-                make_directories(self._staged.parent, Access.UMASK)
-                self._file = self._staged.open("xb")
-                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
-            self._encoder.write(arrow)
+            make_directories(self._staged.parent, Access.UMASK)
+            self._file = self._staged.open("xb")
+            self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
+        self._encoder.write(arrow)
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:
@@ -394,12 +389,8 @@ class _KnownFiles:
 
     Whatever they are called: a job directory that was restored from a backup may not know what they
     were called later. Without a job directory, or before the job exists, nothing is checked.
-
-    Args:
-        root: Where the files are.
-        ctx: Who commits.
-        before: The job that the directory belonged to until now, if it was in the same job
-            directory; empty if there was none.
+    `before` is the job that the directory belonged to until now, if it was in the same job
+    directory.
     """
 
     def __init__(self, root: Path, ctx: CommitterContext, before: str) -> None:
@@ -409,12 +400,7 @@ class _KnownFiles:
         self._published = PublishRecord(root, ctx.attempt)
 
     def check(self) -> None:
-        """Refuse a directory with files that a restored job directory does not know of.
-
-        Raises:
-            ConfigurationError: There are some, and the user does not allow to take it over.
-            FencedError: A newer attempt of this job has published files.
-        """
+        """Refuse a directory with files that a restored job directory does not know of."""
         for home in self._homes():
             newest = self._newest(home)
             if newest is not None:
@@ -425,19 +411,16 @@ class _KnownFiles:
     def forget_others(self) -> None:
         """Let the job go on with what is there: what it does not know of, it writes again."""
         for home in self._homes():
-            self._forget_others(home)
-
-    def _forget_others(self, home: PurePosixPath) -> None:
-        while (newest := self._newest(home)) is not None:
-            attempt, epoch = newest
-            version = version_of(attempt, epoch)
-            known = promised_version(self._ctx, version)
-            if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
-                self._cut(home, attempt, None)
-                continue
-            if known < version:
-                self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
-            return
+            while (newest := self._newest(home)) is not None:
+                attempt, epoch = newest
+                version = version_of(attempt, epoch)
+                known = promised_version(self._ctx, version)
+                if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
+                    self._cut(home, attempt, None)
+                    continue
+                if known < version:
+                    self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
+                break
 
     def _homes(self) -> list[PurePosixPath]:
         """Where sinks of this job directory have their records."""
@@ -448,29 +431,24 @@ class _KnownFiles:
         if self._before:
             folders.add(SinkIdentity.of(replace(self._ctx, job_id=self._before)).home.parent)
         homes = {own}
-        try:
+        with self._errors("list"):
             for folder in folders:
                 if (self._root / folder).is_dir():
                     homes |= {folder / home.name for home in (self._root / folder).iterdir()}
-        except OSError as error:
-            raise self._failed("list", error) from error
         return sorted(homes)
 
     def _newest(self, home: PurePosixPath) -> tuple[int, int] | None:
-        try:
+        with self._errors("read"):
             return self._published.newest(home)
-        except (OSError, StorageError) as error:
-            raise self._failed("read", error) from error
 
     def _cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
-        try:
+        with self._errors("change"):
             self._published.cut(home, attempt, epoch)
-        except (OSError, StorageError) as error:
-            raise self._failed("change", error) from error
 
-    def _failed(self, what: str, error: Exception) -> SinkError:
+    def _errors(self, what: str) -> AbstractContextManager[None]:
         name = sink_label(self._ctx.job, self._ctx.uid)
-        return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
+        what = f"{name}: cannot {what} the record of files in {self._root}"
+        return sink_errors(what, (OSError, StorageError))
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:

@@ -24,23 +24,14 @@ _PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 class KafkaSourceCheck:
     """Makes sure that servers answer, take the login, and have the topics.
 
-    Needs confluent-kafka and a login that it can do as well as Java's client; otherwise, Spark
-    will tell.
-
-    Attributes:
-        options: Options of Spark's connector; may hold passwords.
+    Needs confluent-kafka and a login that it can do as well as Java's client; otherwise, Spark will
+    tell. The options may hold passwords.
     """
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, name: str, offset: str | None) -> list[str]:
-        """Check it; gives which partitions were added since.
-
-        Raises:
-            ConfigurationError: A topic is missing, the login is refused, or the source would go on
-                in a partition that it does not read.
-            SourceError: No server answers.
-        """
+        """Check it; gives which partitions were added since."""
         cluster = kafka_cluster(self.options)
         if cluster is None:
             return []

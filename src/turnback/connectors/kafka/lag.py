@@ -15,7 +15,7 @@ from turnback.connectors.kafka.check import (
     reads_topic,
     skips_lost_data,
 )
-from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka, of_producers
+from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import topic_ids
 from turnback.core.clock import Clock, SystemClock
@@ -35,12 +35,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class TopicRetention:
-    """For how long a topic keeps records.
-
-    Attributes:
-        ms: For so long; None for ever.
-        by_size: Whether records go when there are too many bytes.
-    """
+    """For how long a topic keeps records, None for ever; `by_size` if there is a limit in bytes."""
 
     ms: int | None
     by_size: bool
@@ -53,12 +48,8 @@ class TopicRetention:
 class KafkaOffsets(KafkaClient):
     """Asks where partitions begin and end, and how old a record is.
 
-    Whatever Kafka does not answer in time is a `SourceError`.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the source.
-        committed: Whether only committed records count, as its readers see them.
+    Whatever Kafka does not answer in time is a `SourceError`. With `committed` only committed
+    records count, as its readers see them.
     """
 
     def __init__(self, cluster: Cluster, name: str, *, committed: bool = True) -> None:
@@ -67,12 +58,10 @@ class KafkaOffsets(KafkaClient):
         levels = confluent_kafka().IsolationLevel
         self._level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         # While a broker is away its clients would log that again and again.
-        settings = self.settings({"log_level": 0}, of_producers(cluster))
-        self._admin = self.make(self._api.AdminClient, dict(settings))
+        quiet = {"log_level": 0}
+        self._admin = self.admin(quiet)
         own = {
-            "group.id": "turnback.lag",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
+            **quiet,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -82,7 +71,7 @@ class KafkaOffsets(KafkaClient):
             "fetch.message.max.bytes": 64 * 1024,
             "fetch.wait.max.ms": 100,
         }
-        self._consumer = self.make(confluent_kafka().Consumer, {**settings, **own})
+        self._consumer = self.consumer("turnback.lag", own)
 
     def partitions(self, topics: Collection[str] | None) -> list[Place]:
         """All partitions of these topics that are there; of all topics, if none is given."""
@@ -97,7 +86,6 @@ class KafkaOffsets(KafkaClient):
         return [(name, number) for name, topic in found.items() for number in topic.partitions]
 
     def begins(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that each partition still has."""
         return self._list(places, self._api.OffsetSpec.earliest())
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -118,7 +106,6 @@ class KafkaOffsets(KafkaClient):
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's ids of topics, by name; see `topic_ids`."""
         names = list(topics)
 
         def ids() -> dict[str, str]:

@@ -29,9 +29,6 @@ def kafka_frame(
     """Records of Kafka as a stream: columns of their values, then of what else is wanted.
 
     Records without a value, which delete in a compacted topic, are left out.
-
-    Raises:
-        ConfigurationError: Spark has no connector for Kafka, or it refuses an option.
     """
     try:
         records = spark.readStream.format("kafka").options(**options).load()

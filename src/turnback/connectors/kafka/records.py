@@ -153,13 +153,8 @@ def require_topics(cluster: Cluster, topics: set[str], sink: str) -> None:
 class RecordLimits:
     """What topics refuse, so that tasks refuse it before it is promised.
 
-    Asks Kafka once for each topic and attempt of a job in this process.
-
-    Args:
-        cluster: Where the topics are.
-        topic: The topic of records that name none.
-        sink: What error messages call the sink.
-        attempt: Stands for an attempt of a job; limits may be changed between two.
+    Asks Kafka once for each topic and attempt of a job in this process: limits may be changed
+    between two attempts. `topic` is that of records that name none.
     """
 
     def __init__(self, cluster: Cluster, topic: str, sink: str, attempt: tuple[str, int]) -> None:
@@ -171,11 +166,7 @@ class RecordLimits:
         self._client_bytes = int(given)
 
     def check(self, records: Batch) -> None:
-        """Refuse elements of the type `RECORDS` that their topics would refuse.
-
-        Raises:
-            ConfigurationError: A record is too large, or has no key and needs one.
-        """
+        """Refuse elements of the type `RECORDS` that their topics would refuse."""
         topics, keys, values = records.arrow.columns
         if topics.null_count:
             self._check(self._topic, keys, values)

@@ -27,7 +27,6 @@ from turnback.connectors.kafka.client import (
     TransactionalProducer,
     confluent_kafka,
     look_again,
-    of_producers,
     producer_defaults,
     retry_while,
     send_all,
@@ -59,6 +58,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     attempt_of,
+    is_known_attempt,
     promised_version,
     require_known_attempt,
     require_newest_attempt,
@@ -93,20 +93,12 @@ class StoredOffset(NamedTuple):
 
 
 class KafkaMemory(KafkaClient):
-    """The compacted topic.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the sink.
-        create: Whether to create the topic if it is not there.
-    """
+    """The compacted topic, which is created if it is not there and `create` says so."""
 
     def __init__(self, cluster: Cluster, name: str, *, create: bool) -> None:
         super().__init__(cluster, name)
-        settings = self.settings({}, of_producers(cluster))
         self._api = require("confluent_kafka.admin", "kafka", "KafkaSink")
-        self._admin = self.make(self._api.AdminClient, dict(settings))
-        self._settings = settings
+        self._admin = self.admin()
         self._consumer = self._new_consumer("read_committed")
         with self.failures(f"find topic {TOPIC!r}"):
             there = self._is_there()
@@ -133,15 +125,9 @@ class KafkaMemory(KafkaClient):
         """The newest note under a name.
 
         An open transaction of any sink hides what is behind it. That matters only if there is
-        something under this name.
-
-        Args:
-            name: The name.
-            settled: Whether to wait for what is hidden under this name. It may be in a transaction
-                that lasts until somebody makes a producer of the same transactional id.
-
-        Raises:
-            SinkError: A transaction has hidden a note for too long.
+        something under this name: then `settled` waits for it. It may be in a transaction that
+        lasts until somebody makes a producer of the same transactional id, so a `SinkError` ends
+        the wait.
         """
         until = time.monotonic() + kafka_client.PATIENCE_S
         levels = confluent_kafka().IsolationLevel
@@ -175,15 +161,8 @@ class KafkaMemory(KafkaClient):
             return any(k == key for k, _ in self._read(consumer, stable, end))
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": "turnback.memory",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": level,
-        }
-        return self.make(confluent_kafka().Consumer, {**self._settings, **own})
+        own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+        return self.consumer("turnback.memory", {**own, "isolation.level": level})
 
     def _end(self, level: Any) -> int:
         place = confluent_kafka().TopicPartition(TOPIC, 0)
@@ -192,7 +171,7 @@ class KafkaMemory(KafkaClient):
 
         def offset() -> int:
             # One that has seen the broker before it was restarted would go on asking for the past.
-            admin = self.make(self._api.AdminClient, dict(self._settings))
+            admin = self.admin()  # which has to live until it has answered
             asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
@@ -296,9 +275,8 @@ class GroupOffsetStore(KafkaClient):
     def get(self, *, settled: bool = True) -> list[StoredOffset]:
         """What is remembered; the newest last.
 
-        Args:
-            settled: Whether to wait until no transaction is open that may change it. A producer of
-                the same transactional id ends such a transaction; until there is one, it may last.
+        With `settled` it waits until no transaction is open that may change it. A producer of the
+        same transactional id ends such a transaction; until there is one, it may last.
         """
         with self.failures("read its progress"):
             found = self._of_group(self._places, settled)
@@ -338,14 +316,7 @@ class GroupOffsetStore(KafkaClient):
         return [StoredOffset(p.offset, p.metadata or "") for p in found if p.offset >= 0]
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": self.group,
-            "enable.auto.commit": False,
-            "isolation.level": level,
-            "allow.auto.create.topics": False,
-        }
-        settings = self.settings(own, of_producers(self.cluster))
-        return self.make(confluent_kafka().Consumer, settings)
+        return self.consumer(self.group, {"isolation.level": level})
 
     def offsets(self, value: StoredOffset) -> GroupOffsets:
         """What a transaction commits so that it is remembered."""
@@ -370,10 +341,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
     """The job that a transactional-id prefix belongs to, and which of its sinks uses it.
 
     The number beside it is the job's newest attempt; 0 until one has begun since it is the owner.
-
-    Attributes:
-        job_id: Identity of the job's lineage; older versions of Turnback did not note it.
-        nonce: Which driver has that attempt, likewise.
+    Older versions of Turnback noted neither job id nor nonce.
     """
 
     job: str
@@ -384,12 +352,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
 
 
 class KafkaProgress(msgspec.Struct, frozen=True):
-    """Who has published up to the version beside it.
-
-    Attributes:
-        directory_id: The job directory; copies of it have the same job id.
-        nonce: Which driver had the attempt that staged the epoch.
-    """
+    """The job directory that has published up to the version beside it, and its driver then."""
 
     directory_id: str
     nonce: str = ""
@@ -534,7 +497,7 @@ class TransactionalDelivery(WriteAheadSink):
         note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
-        is_known = _knows(ctx, attempt_of(found.number), note.nonce)
+        is_known = is_known_attempt(ctx, attempt_of(found.number), note.nonce)
         return not is_known or promised_version(ctx, found.number) < found.number
 
     def open(self, ctx: CommitterContext) -> None:
@@ -674,13 +637,13 @@ class TransactionalDelivery(WriteAheadSink):
         It is looked up before, because making one fences whoever has it now, and afterwards,
         because only then nobody else can change it without fencing this one.
         """
-        self._check_owner(register, ctx, settled=False)
+        self._look_up_owner(register, ctx, settled=False)
         name = sink_label(ctx.job, ctx.uid)
         producer = TransactionalProducer(
             self._cluster, self.prefix, name, one_by_one=self._one_by_one
         )
         try:
-            self._check_owner(register, ctx, settled=True)
+            self._look_up_owner(register, ctx, settled=True)
         except BaseException:
             producer.close()
             raise
@@ -694,7 +657,6 @@ class TransactionalDelivery(WriteAheadSink):
     def _notes(
         self, ctx: CommitterContext, output: StagedOutput
     ) -> list[tuple[GroupOffsetStore, StoredOffset]]:
-        """What Kafka has to remember with the records of an epoch."""
         known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
         progress = _encode(KafkaProgress(ctx.directory_id, known or ""))
         notes = [(self._register(ctx), StoredOffset(output.version, progress))]
@@ -722,7 +684,6 @@ class TransactionalDelivery(WriteAheadSink):
         return found[-1] if found else None
 
     def _register(self, ctx: CommitterContext) -> GroupOffsetStore:
-        """The register of how far the sink is."""
         assert self._memory is not None, "call open first"
         key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
         register = self._registers.get(key)
@@ -769,16 +730,10 @@ class TransactionalDelivery(WriteAheadSink):
     def _owner_register(self, memory: KafkaMemory) -> GroupOffsetStore:
         return GroupOffsetStore(memory, f"turnback.{self.prefix}", self._topics[0])
 
-    def _check_owner(
-        self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
-    ) -> bool:
-        """Whether the prefix is this job's since before; refuses one that somebody else has."""
-        return self._look_up_owner(register, ctx, settled=settled)[0]
-
     def _look_up_owner(
         self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
     ) -> tuple[bool, PrefixOwner]:
-        """As `_check_owner`; with it, who had the prefix last.
+        """Whether the prefix is this job's since before, and who had it last; refuses all others.
 
         What is not settled may be about to change: a transaction shows a moment after its commit.
         So nothing is refused for it, unless it stays.
@@ -810,7 +765,7 @@ class TransactionalDelivery(WriteAheadSink):
         newest = found[-1]
         owner = _decode(newest.note, _UNKNOWN)
         self._refuse_own(ctx, owner, newest.number)
-        return owner.job_id != ctx.job_id or _knows(ctx, newest.number, owner.nonce)
+        return owner.job_id != ctx.job_id or is_known_attempt(ctx, newest.number, owner.nonce)
 
     def _refuse_other(self, ctx: CommitterContext, owner: PrefixOwner) -> None:
         """Refuse the prefix of another job, unless it may be taken over and loses nothing."""
@@ -899,15 +854,6 @@ def _decode(note: str, otherwise: N) -> N:
         return otherwise
 
 
-def _knows(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
-    """Whether the job directory knows of an attempt, whatever the user allows."""
-    try:
-        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "")
-    except ConfigurationError:
-        return False
-    return True
-
-
 def _write(
     producer: TransactionalProducer,
     records: Iterable[Record],
@@ -964,8 +910,7 @@ _FLUSH_S = 120.0
 class StreamingDelivery(Sink):
     """Writes from tasks, at once; what a task has written cannot be taken back.
 
-    Args:
-        waits: Whether an epoch ends only when Kafka has all its records.
+    If it `waits`, an epoch ends only when Kafka has all its records.
     """
 
     def __init__(

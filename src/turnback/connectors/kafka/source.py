@@ -36,11 +36,7 @@ class KafkaTopicPartition(NamedTuple):
 
 
 def offsets_by_topic(what: str, offsets: Any) -> dict[str, dict[str, int]]:
-    """Offsets as Spark's connector takes them, from those by partition.
-
-    Raises:
-        ConfigurationError: They are none; begins with `what`.
-    """
+    """Offsets by partition as Spark's connector takes them; messages begin with `what`."""
     if not isinstance(offsets, Mapping) or not offsets:
         raise ConfigurationError(f"{what} takes offsets by partition, not {offsets!r:.80}")
     found: dict[str, dict[str, int]] = {}

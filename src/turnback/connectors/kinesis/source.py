@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from turnback.config.option import nonempty_text, positive
 from turnback.connectors.kinesis.client import KinesisClient, is_ended, lost_since
 from turnback.connectors.kinesis.positions import kinesis_position
-from turnback.connectors.record_source import PythonSourceBuilder, RecordSource, milliseconds
+from turnback.connectors.record_source import (
+    PythonSourceBuilder,
+    RecordSource,
+    milliseconds,
+    report_loss,
+)
 from turnback.core.units import parse_size
 from turnback.errors import ConfigurationError
 from turnback.plan.graph import SourceCheck
@@ -23,13 +27,6 @@ from turnback.values.typeinfo import TypeInfo, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-_LOG = logging.getLogger(__name__)
-GO_ON = (
-    "Start from a newer checkpoint or savepoint; or continue with the available records: "
-    "set_fail_on_data_loss(False)"
-)
 
 
 def gone_text(shard: str) -> str:
@@ -51,22 +48,11 @@ def lost_text(shard: str, since_ms: int) -> str:
 
 @dataclass(frozen=True)
 class KinesisSourceCheck:
-    """Makes sure that Kinesis answers, takes the login, and has what comes next.
-
-    Attributes:
-        options: Options of the source; may hold keys.
-    """
+    """Makes sure that Kinesis answers, takes the login, and has what comes next."""
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, name: str, offset: str | None) -> None:
-        """Check it.
-
-        Raises:
-            ConfigurationError: The stream is missing, the login is refused, or the stream has lost
-                what comes next.
-            SourceError: Kinesis does not answer.
-        """
         client = KinesisClient(self.options, name)
         retention_ms = client.retention_ms()
         listed = {shard.id for shard in client.shards()}
@@ -86,10 +72,7 @@ class KinesisSourceCheck:
             since = lost_since(client, shard, at, retention_ms)
             if since is not None:
                 lost.append(lost_text(shard, since))
-        if lost and self.options["fail_on_data_loss"] == "true":
-            raise ConfigurationError(f"{name}: {'; '.join(lost)}. {GO_ON}")
-        for text in lost:
-            _LOG.warning("%s: %s; it continues with the available records", name, text)
+        report_loss(self.options, name, lost, ConfigurationError)
 
 
 # -- while the job runs
@@ -188,11 +171,9 @@ class KinesisSource(RecordSource):
         return python_frame(spark, source, self.options, self.schema, self.metadata, place)
 
     def source_check(self) -> SourceCheck:
-
         return KinesisSourceCheck(self.options)
 
     def lag_reader(self) -> OpenLagReader:
-
         return partial(KinesisLagReader, self.options)
 
 

@@ -24,12 +24,9 @@ _EMPTY_LIST = 0x45
 
 
 def body_of(message: bytes) -> bytes:
-    """What a message carries: its data, or the text that is its value.
+    """What a message carries: its data, or the text that is its value; else `ValueError`.
 
     Bytes that are no message of AMQP are returned as they are: some clients write them.
-
-    Raises:
-        ValueError: It carries something else, such as a map.
     """
     if message[:3] == b"\x00\x53\x75" and message[3] == 0xA0 and len(message) == message[4] + 5:
         return message[5:]  # most messages are short, and nothing but data
@@ -109,13 +106,9 @@ class RabbitMQServer:
 
 
 class Chunk(NamedTuple):
-    """Messages that were written together.
+    """Messages that were written together; `end` is the offset after the last one.
 
-    Attributes:
-        first: The offset of the first message.
-        end: The offset after the last one.
-        timestamp: When they were written, in milliseconds since 1970.
-        frame: What the server has sent.
+    The timestamp is in milliseconds since 1970, the frame what the server has sent.
     """
 
     first: int
@@ -131,9 +124,7 @@ class Chunk(NamedTuple):
 class RabbitMQClient:
     """Connections to the servers of a cluster, which outlive the questions.
 
-    Args:
-        server: Where to begin; it tells which server has which stream.
-        name: Who asks, for messages: "source 'likes' of job 'likes'".
+    The first server tells which one has which stream. `name` is who asks, for messages.
     """
 
     def __init__(self, server: RabbitMQServer, name: str) -> None:
@@ -167,11 +158,7 @@ class RabbitMQClient:
         raise SourceError(f"{self._name}: RabbitMQ does not report the end of stream {stream!r}")
 
     def chunks(self, stream: str, start: int) -> Generator[Chunk]:
-        """Chunks from the one on that holds an offset; ask only for as many as there are.
-
-        Raises:
-            SourceError: None came for a while.
-        """
+        """Chunks from the one on that holds an offset; ask only for as many as there are."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         client = self._run(self._subscribe(stream, ("OFFSET", start), queue, _CREDIT), stream)
         try:
@@ -182,7 +169,6 @@ class RabbitMQClient:
                 self._run(self._unsubscribe(client), stream)
 
     def close(self) -> None:
-        """End all connections."""
         for address in list(self._clients):
             client = self._clients.pop(address)
             if client.is_connection_alive():

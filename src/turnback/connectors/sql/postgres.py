@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from turnback.connectors.sql.database import (
+    DIGITS,
     Database,
     LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
     UniqueIndex,
+    UnknownTransactionError,
+    digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.values import (
@@ -35,7 +38,6 @@ from turnback.core.masking import password_of
 from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
-_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("bool",),
@@ -157,6 +159,13 @@ class PostgresDatabase(Database):
     """A connection to PostgreSQL."""
 
     share_lock = " FOR SHARE"
+    find_table = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s"
+    find_column = (
+        "SELECT 1 FROM pg_catalog.pg_attribute a "
+        "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
+    )
 
     def __init__(
         self, parameters: Mapping[str, str], password: str | None, table: str, lock_timeout: float
@@ -205,28 +214,9 @@ class PostgresDatabase(Database):
 
     # -- what there is
 
-    def helper(self, name: str) -> str:
-        return f"{_quoted(self._schema)}.{_quoted(name)}"
-
-    def has_table(self, name: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s",
-                (self._schema, name),
-            )
-        )
-
-    def has_column(self, table: str, column: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_attribute a "
-                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
-                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-                "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s "
-                "AND NOT a.attisdropped",
-                (self._schema, table, column),
-            )
-        )
+    @staticmethod
+    def quoted(name: str) -> str:
+        return _quoted(name)
 
     def columns(self) -> list[TableColumn]:
         rows = self.query(
@@ -280,7 +270,9 @@ class PostgresDatabase(Database):
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return _digits_lacking(column, kind.precision, kind.scale) if base == "numeric" else ""
+            if base != "numeric":
+                return ""
+            return digits_lacking(column, kind.precision, kind.scale, "leave both out")
         if not isinstance(kind, BasicTypeInfo):
             return None if base in ("json", "jsonb", "text") else ""
         if kind.name == "string":
@@ -288,7 +280,7 @@ class PostgresDatabase(Database):
         if base not in _ACCEPTED.get(kind.name, ("bytea",)):
             return ""
         if base == "numeric":
-            return _digits_lacking(column, _DIGITS[kind.name], 0)
+            return digits_lacking(column, DIGITS[kind.name], 0, "leave both out")
         if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
             return f"it rounds to {match[1]} of 6 digits of a second; omit the number"
         return None
@@ -392,27 +384,21 @@ class PostgresDatabase(Database):
     def begin(self, txn: TransactionId | None = None) -> None:
         self.execute("BEGIN")
 
-    def commit(self) -> None:
-        self.execute("COMMIT")
-
     def limit_lock_wait(self, seconds: float) -> None:
         self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds:g}s",))
 
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"PREPARE TRANSACTION {self._gid(txn)}")
 
-    def roll_back(self) -> None:
-        self.execute("ROLLBACK")
-
     def commit_prepared(self, txn: TransactionId) -> bool:
         try:
             self.execute(f"COMMIT PREPARED {self._gid(txn)}")
-        except _UnknownTransactionError:
+        except UnknownTransactionError:
             return False
         return True
 
     def roll_back_prepared(self, txn: TransactionId) -> None:
-        with suppress(_UnknownTransactionError):
+        with suppress(UnknownTransactionError):
             self.execute(f"ROLLBACK PREPARED {self._gid(txn)}")
 
     def prepared(self) -> list[TransactionId]:
@@ -433,7 +419,7 @@ class PostgresDatabase(Database):
         try:
             yield
         except errors.UndefinedObject as error:
-            raise _UnknownTransactionError(self._told(error)) from None
+            raise UnknownTransactionError(self._told(error)) from None
         except errors.InsufficientPrivilege as error:
             raise ConfigurationError(self._told(error)) from None
         except errors.LockNotAvailable as error:
@@ -445,20 +431,20 @@ class PostgresDatabase(Database):
 
     def _told(self, error: Any) -> str:
         diag = error.diag
-        told = diag.message_primary or str(error).strip()
+        text = diag.message_primary or str(error).strip()
         if (diag.sqlstate or "")[:2] not in _ABOUT_ROWS:
-            parts = [told, *filter(None, (diag.message_detail, diag.message_hint))]
+            parts = [text, *filter(None, (diag.message_detail, diag.message_hint))]
             return f"{self.where}: {'. '.join(parts)}"
         # What a row holds is nothing for a log: the detail has the whole row or its key, and the
         # message quotes values unless it is about a constraint.
         if not diag.constraint_name and not diag.column_name:
-            told = _QUOTED_VALUE.sub('"..."', told)
+            text = _QUOTED_VALUE.sub('"..."', text)
         places = {"column": diag.column_name, "constraint": diag.constraint_name}
-        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in told]
+        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in text]
         if not named and (match := _COPIED_COLUMN.search(diag.context or "")):
             named = [f"column {match[1]!r}"]
         at = f" ({', '.join(named)} of {self.target})" if named else f" ({self.target})"
-        return f"{self.where}: {told}{at}"
+        return f"{self.where}: {text}{at}"
 
 
 _ABOUT_ROWS = ("22", "23", "44", "P0")
@@ -467,22 +453,18 @@ _QUOTED_VALUE = re.compile(r'".*"', re.DOTALL)
 _COPIED_COLUMN = re.compile(r"^COPY .*, column ([^:,]+)", re.MULTILINE)
 
 
-class _UnknownTransactionError(SinkError):
-    """There is no such prepared transaction."""
-
-
 def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
     for secret in filter(None, secrets):
         reason = reason.replace(secret, "***")
     reason = " ".join(reason.split())
-    told = f"cannot reach {where}: {reason}"
+    text = f"cannot reach {where}: {reason}"
     for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
         if sign in reason:
             return ConfigurationError(
-                f"{told}. Check the user, the database and the password, which comes from the "
+                f"{text}. Check the user, the database and the password, which comes from the "
                 "dsn, from the environment variable in password_from, or from PGPASSWORD"
             )
-    return SinkError(f"{told}. Check that the server is running")
+    return SinkError(f"{text}. Check that the server is running")
 
 
 def _address(parameters: Mapping[str, str]) -> str:
@@ -647,20 +629,6 @@ def _refusing(kind: str, name: str, place: str) -> str:
         )
     how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
     return f"has the {kind} {name!r}, which {late}. {how}"
-
-
-def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
-    """Why a numeric column does not hold numbers of so many digits, `scale` of them decimals."""
-    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
-    if match is None:
-        return None
-    most = int(match[1])
-    decimals = int(match[2])
-    if decimals < scale:
-        return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
-    if most - decimals < digits - scale:
-        return f"it has {most - decimals} digits before the point, of {digits - scale}"
-    return None
 
 
 def _quoted(name: str) -> str:

@@ -6,13 +6,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.connectors.sql.database import (
     Database,
     LockTimeoutError,
@@ -36,12 +37,11 @@ from turnback.sinks.base import (
     ClosingCommitter,
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    aborted_on_failure,
-    require_open,
     sink_label,
 )
 from turnback.sinks.staged_elements import StagingWriter
@@ -55,20 +55,10 @@ _LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Target(Protocol):
-    """A table that can be connected to."""
-
-    key: tuple[str, ...]
-
-    def connect(self) -> Database: ...
-
-    def fields(self, type_: TypeInfo) -> list[WrittenField]: ...
-
-
 class DriverConnection:
     """A connection of the driver, opened when it is needed and again when it was lost."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._database: Database | None = None
 
@@ -105,7 +95,7 @@ class DriverConnection:
 class CheckedRows:
     """The columns of a stream as a table gets them, each value checked before it is written."""
 
-    def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, database: Database, ctx: WriterContext) -> None:
         self._target = target
         self._sink = sink_label(ctx.job, ctx.uid)
         self._database = database
@@ -123,11 +113,7 @@ class CheckedRows:
                 self._changing[column.name] = column
 
     def take(self, batch: Batch) -> tuple[list[str], list[pa.Array]]:
-        """Return the names of the columns, and their values.
-
-        Raises:
-            SinkError: The table would refuse a value, or change it.
-        """
+        """Return the names of the columns, and their values if the table takes them as they are."""
         fields = self._target.fields(batch.type)
         columns = [batch.arrow.column(field.position) for field in fields]
         for field, values in zip(fields, columns, strict=True):
@@ -153,8 +139,6 @@ class CheckedRows:
 
 @dataclass
 class _Writing:
-    """A task's transaction under way."""
-
     database: Database
     ctx: WriterContext
     rows: CheckedRows
@@ -178,7 +162,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
 
     transaction_type = TransactionId
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
         self._open: dict[TransactionId, _Writing] = {}
@@ -352,7 +336,7 @@ def _is_older(other: TransactionId, txn: TransactionId) -> bool:
 class PublishedRows(WriteAheadSink):
     """Rows that the driver inserts or updates, all of an epoch in one transaction."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
 
@@ -388,7 +372,7 @@ class PublishedRows(WriteAheadSink):
         return repr(self._target)
 
 
-class _RehearsingWriter(SinkWriter):
+class _RehearsingWriter(GuardedWriter):
     """Stages the elements of a task that the table takes.
 
     What is staged is promised, and the driver publishes it after the checkpoint: too late to find
@@ -396,29 +380,21 @@ class _RehearsingWriter(SinkWriter):
     which is without rows and which nobody else sees.
     """
 
-    def __init__(self, target: Target, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, ctx: WriterContext) -> None:
+        super().__init__(ctx)
         self._target = target
-        self._ctx = ctx
         self._staging = StagingWriter(ctx)
         self._database: Database | None = None
         self._rows: CheckedRows | None = None
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, sink_label(self._ctx.job, self._ctx.uid))
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            self._rehearse(batch)
-            self._staging.write(batch)
-
-    def _rehearse(self, batch: Batch) -> None:
+    def _add(self, batch: Batch) -> None:
         if self._database is None or self._rows is None:
             self._database = self._target.connect()
             self._rows = CheckedRows(self._target, self._database, self._ctx)
             self._database.begin_rehearsal()
         names, columns = self._rows.take(batch)
         self._database.rehearse(names, self._target.key, columns)
+        self._staging.write(batch)
 
     def prepare(self) -> bytes | None:
         self._close()
@@ -555,10 +531,10 @@ class SqlSink(Sink):
             if column.generated:
                 problems.append(f"generates {column.name!r} itself, so it cannot be written")
             elif (reason := database.objection(field.type, column)) is not None:
-                told = (
+                text = (
                     f"has {column.name!r} as {column.declared}, which does not accept {field.type}"
                 )
-                problems.append(f"{told}: {reason}" if reason else told)
+                problems.append(f"{text}: {reason}" if reason else text)
         problems += [
             f"requires {column.name!r} ({column.declared}), which the stream does not have"
             for column in found.values()
@@ -804,11 +780,7 @@ def _mode(sink: str, mode: str, key: Any) -> tuple[str, tuple[str, ...]]:
         raise ConfigurationError(
             f"{sink}: mode must be {EXACTLY_ONCE!r} or {UPSERT!r}, not {mode!r}"
         )
-    names = (key,) if isinstance(key, str) else tuple(key or ())
-    if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"{sink}: key must be the name of a column, or a list of distinct names, not {key!r}"
-        )
+    names = column_names(f"{sink}: key", key or ())
     if mode == UPSERT and not names:
         raise ConfigurationError(f"{sink}: upsert needs key, the columns that identify a row")
     if mode == EXACTLY_ONCE and names:

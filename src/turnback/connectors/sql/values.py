@@ -120,11 +120,7 @@ class Limits:
 
 
 def check_spelling(spelled: Iterable[Respelled], where: str, *, is_json: bool) -> None:
-    """Refuse texts that would be read back otherwise; of JSON only the meaning has to stay.
-
-    Raises:
-        SinkError: The message has the first such text and what would become of it, shortened.
-    """
+    """Refuse texts that would be read back otherwise; of JSON only the meaning has to stay."""
     for given, stored in spelled:
         if given != stored and not (is_json and stored and _means_the_same(given, stored)):
             becomes = "lost" if stored is None else f"read back as {_shown(stored)}"
@@ -167,11 +163,7 @@ def _shown(value: object) -> str:
 
 
 def check_values(column: pa.Array, limits: Limits, where: str) -> None:
-    """Refuse values that a column does not take; `where` is what messages call it.
-
-    Raises:
-        SinkError: The message has the first such value, shortened.
-    """
+    """Refuse values that a column does not take; `where` is what messages call it."""
     if column.null_count and not limits.nullable:
         raise SinkError(
             f"{where} does not accept null; set a value, or drop such elements before the sink"
@@ -183,7 +175,6 @@ def check_values(column: pa.Array, limits: Limits, where: str) -> None:
 
 
 def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
-    """Which values are refused, and why."""
     kind = column.type
     if pt.is_floating(kind):
         yield from _refused_floats(column, limits)
