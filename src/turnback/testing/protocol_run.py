@@ -123,6 +123,7 @@ class Trial:
     """One sink, its target and a job that uses it.
 
     Attributes:
+        promise: The one that is looked at.
         sink: As the user made it; tasks and drivers use copies, as other processes would.
         make: Makes another sink, with an empty target of its own.
         read: Reads what the target shows, given the sink.
@@ -131,6 +132,7 @@ class Trial:
         update: An older and a newer element of one key, if the user gave them.
     """
 
+    promise: Promise
     sink: Sink
     make: Callable[[], Sink]
     read: Callable[[Any], Iterable[Any]]
@@ -306,7 +308,11 @@ class Trial:
 
     # -- readers
 
-    def expect(self, promise: Promise, expected: Sequence[Any], after: str) -> None:
+    def broken(self, problem: str, promise: Promise | None = None) -> PromiseBrokenError:
+        """The error for a sink that breaks the promise, or another one."""
+        return PromiseBrokenError(promise or self.promise, problem)
+
+    def expect(self, expected: Sequence[Any], after: str, promise: Promise | None = None) -> None:
         """Raise `PromiseBrokenError` unless readers see these elements, in any order."""
         seen = [comparable(element) for element in self.read(self.sink)]
         missing = [comparable(element) for element in expected]
@@ -318,8 +324,8 @@ class Trial:
         if missing or more:
             problems = [f"{missing!r} missing"] if missing else []
             problems += [f"{more!r} too much"] if more else []
-            raise PromiseBrokenError(
-                promise, f"after {after}, the target shows {seen!r}: {' and '.join(problems)}"
+            raise self.broken(
+                f"after {after}, the target shows {seen!r}: {' and '.join(problems)}", promise
             )
 
     def close(self) -> None:
