@@ -18,7 +18,6 @@ class EventLoop:
     itself, as code in a notebook always is, where Python refuses to run a second one.
 
     Args:
-        thread: The name of the thread.
         on_error: Is told what goes wrong where nobody waits for it; asyncio logs it by default.
     """
 

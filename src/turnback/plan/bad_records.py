@@ -67,14 +67,7 @@ def with_malformed(type: TypeInfo) -> RowTypeInfo:
 def files_policy(
     format: str, columns: Collection[str], options: Mapping[str, Any], given: Any
 ) -> ErrorPolicy | None:
-    """What becomes of malformed records of files; None if that is left to Spark, or there are none.
-
-    Args:
-        format: Of the files.
-        columns: Of the schema.
-        options: Of Spark's reader.
-        given: What the user asks for; None for nothing in particular.
-    """
+    """What becomes of malformed records of files; None if Spark decides, or there are none."""
     policy = malformed_policy("from_files", "fail" if given is None else given)
     if format not in TEXT_FORMATS:
         if policy is not ErrorPolicy.FAIL:
@@ -181,11 +174,7 @@ _decode = msgspec.msgpack.Decoder(Letter).decode
 
 
 def decode_letter(data: bytes) -> Letter:
-    """Read `data` of a dead letter.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Read `data` of a dead letter."""
     if data.startswith(_MARK):
         try:
             return _decode(memoryview(data)[len(_MARK) :])

@@ -123,12 +123,7 @@ def whole_source(uid: str) -> str:
 
 @dataclass(frozen=True)
 class EpochLimit:
-    """A limit for files; one file is read in any case, however large it is.
-
-    Attributes:
-        files: How many new files; None for all there are.
-        bytes: How many bytes new files may have together; None for any number.
-    """
+    """A limit for files; one file is read in any case, however large it is."""
 
     files: int | None = None
     bytes: int | None = None
@@ -157,11 +152,7 @@ class WatchedFiles:
 
 
 def watched_files(path: str, given: Any) -> WatchedFiles | None:
-    """What is to be looked at, as the user asks for; None for nothing.
-
-    Raises:
-        PlanError: There is no such policy, or it is more than can be done.
-    """
+    """What is to be looked at, as the user asks for; None for nothing."""
     try:
         policy = ChangedFilesPolicy(given)
     except ValueError:

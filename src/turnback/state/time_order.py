@@ -66,10 +66,7 @@ class TimeOrderedState(KeyedState):
     def add(self, time: int, element: Any, *, aside: bool = False) -> None:
         """Add an element to the list of the current key at a time, if it is not in it.
 
-        Args:
-            time: The time.
-            element: What is added.
-            aside: Whether the list is not to be taken before the next `open`.
+        A list put `aside` is not taken before the next `open`.
         """
         known = self._known.get((self._context.key, time))
         if known is not None and element in known:

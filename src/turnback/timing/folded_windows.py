@@ -53,12 +53,7 @@ PANE_START = "window_start"
 
 
 class PaneFunction(Function, ABC):
-    """Base of what runs windows by their panes.
-
-    Attributes:
-        panes: How windows are cut.
-        in_order: Whether elements are processed one after the other.
-    """
+    """Base of what runs windows by their panes."""
 
     panes: Panes
     in_order = True
@@ -209,12 +204,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class WindowCombination(Combination):
-    """Turns elements into rows of the key, the pane, and the accumulators of its elements.
-
-    Attributes:
-        panes: How windows are cut.
-        assigner: The windows.
-    """
+    """Turns elements into rows of the key, the pane, and the accumulators of its elements."""
 
     panes: Panes
     assigner: WindowAssigner
@@ -225,18 +215,6 @@ class WindowCombination(Combination):
         last = self.panes.window_before(np.maximum(watermarks, first))
         over: Times = np.where(watermarks >= first, last, MIN_TIME)
         return over
-
-    def combine_panes(
-        self, batch: pa.RecordBatch, keys: pa.Array, panes: Times, index: Any
-    ) -> pa.RecordBatch:
-        """The rows of groups of elements, of which keys and panes are given."""
-        groups = Groups(index, len(keys))
-        columns = [*key_columns(keys, self.key), pa.array(self.panes.start(panes))]
-        for aggregate in self.aggregates.values():
-            inputs = [batch.column(name) for name in aggregate.columns]
-            with naming_keys(keys):
-                columns.append(aggregate.combine(groups, *inputs))
-        return record_batch(columns, self.type)
 
 
 class WindowAggregation(PaneFunction):
@@ -375,7 +353,6 @@ class DeclaredWindows:
     """A declared aggregation in windows, in both of the ways in which it can be run.
 
     Attributes:
-        type: Of what comes out.
         plan: To aggregate one element after the other.
         combined: To combine elements first; None where that is not possible.
     """
@@ -388,11 +365,7 @@ class DeclaredWindows:
 def plan_window_aggregation(
     plan: WindowPlan, key: KeySpec, aggregates: Mapping[str, Aggregate]
 ) -> DeclaredWindows:
-    """Check a declared aggregation in windows.
-
-    Raises:
-        PlanError: It names columns that are not there, or cannot be aggregated.
-    """
+    """Check a declared aggregation in windows."""
     combination, aggregation = plan_aggregation(plan.element_type, key, aggregates)
     keys = aggregation.key.columns
     for name in (WINDOW_START, WINDOW_END):

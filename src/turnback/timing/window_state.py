@@ -212,12 +212,7 @@ _KINDS: dict[str, type[WindowState]] = {
 
 
 class WindowStateStore:
-    """The states of one window, or of one key; PyFlink's `KeyedStateStore`.
-
-    Args:
-        states: The map that holds them all.
-        window: The window; None for the key.
-    """
+    """The states of one window, or of one key; PyFlink's `KeyedStateStore`."""
 
     def __init__(self, states: Any, window: TimeWindow | None = None) -> None:
         self._states = states
@@ -262,7 +257,6 @@ class WindowStates:
     """The states that a `ProcessWindowFunction` keeps, of every window of a key and of the key.
 
     Args:
-        runtime_context: Where the maps are asked for that hold them.
         refusal: Why windows cannot have state; None if they can.
     """
 

@@ -81,15 +81,8 @@ def search_log(
     counts as INFO, unless they are indented or part of a traceback: then they belong to the line
     before them. A traceback is an ERROR.
 
-    Args:
-        path: The log.
-        most: So many lines at most.
-        most_bytes: And so many bytes of them.
-        text: What to look for.
-        level: The lowest level.
-        after: Where to begin, `LogPart.end` of the last time; from the beginning if the file is
-            shorter by now.
-        within: So many bytes at its end are looked at, at most.
+    Only the last `within` bytes are searched, from `after` on, which is `LogPart.end` of the last
+    search; from the beginning if the file is shorter by now.
     """
     matches_line = _matcher(text, level)
     kept: deque[bytes] = deque()

@@ -488,12 +488,7 @@ _CANCEL_S = 5.0
 
 
 class _Call(NamedTuple):
-    """A call for one element.
-
-    Attributes:
-        stamps: Those of the element, if it has any.
-        part: The part of the source that it comes from.
-    """
+    """A call for one element."""
 
     value: Any
     future: Future[list[Any]]
@@ -506,7 +501,6 @@ class _CallsOfEpoch:
 
     Attributes:
         calls: Those whose results were not given out yet, in the order of their elements.
-        tasks: What runs them.
         room: Lets only so many run at once.
         failed: The first error, and the element.
     """
@@ -814,12 +808,7 @@ def _unknown(count: int, mark: int) -> Stamps:
 
 
 class BroadcastContext:
-    """The context of a broadcast element.
-
-    Attributes:
-        time: Its event time, None if it has none.
-        states: The broadcast states, by name.
-    """
+    """The context of a broadcast element."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
@@ -879,8 +868,6 @@ class OpenOperators:
 
     Attributes:
         operators: By node id, in the order data flows through them.
-        backends: The keyed state of those that have a key.
-        operator_backends: The state of the subtasks of those that have such state.
         runners: What runs them; none for sinks, nor where an operator has no subtask.
         ran: What its functions have run last, if they have run it to its end.
     """

@@ -52,12 +52,6 @@ class OrderedRunner(KeyedRunner):
     strategy; and then by partition. They wait until no more can come that belong before them. The
     state knows them by their input and the uid of their strategy, so they are processed whatever
     becomes of the streams that they wait for.
-
-    Args:
-        functions: What is called for the elements of each input, if something is.
-
-    Attributes:
-        states: What waits for its time, by name.
     """
 
     def __init__(

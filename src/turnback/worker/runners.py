@@ -251,11 +251,7 @@ class FlatMapRunner(FunctionRunner):
 
 
 class KeyedRunner(FunctionRunner):
-    """Base of the operators with state per key.
-
-    Attributes:
-        key_readers: What reads the keys of each input that has them.
-    """
+    """Base of the operators with state per key."""
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
         super().__init__(operator)
@@ -418,19 +414,14 @@ class BatchRunner(Runner):
         op = self.operator
         assert op.type is not None
         schema = stream_schema(op.type)
-        tables: list[pa.Table] = []
-        try:
+
+        def conformed() -> list[pa.Table]:
             result = function(*arguments)
             whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
-            for part in [result] if whole else result:
-                if part is not None:
-                    tables.append(self._conform(part, schema))
-        except GroupError as e:
-            raise self._of_group(e) from None
-        except ElementTypeError:
-            raise
-        except Exception as e:
-            raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
+            parts = [result] if whole else result
+            return [self._conform(part, schema) for part in parts if part is not None]
+
+        tables: list[pa.Table] = self.attempt(elements, conformed)
         if not sum(t.num_rows for t in tables):
             return None
         batches = pa.concat_tables(tables).combine_chunks().to_batches()
@@ -446,7 +437,8 @@ class BatchRunner(Runner):
         try:
             return function(*arguments)
         except GroupError as e:
-            raise self._of_group(e) from None
+            op = self.operator
+            raise ElementTypeError(f"operator {op.uid!r} ({op.name}): {e}") from None
         except ElementTypeError:
             raise
         except Exception as e:
@@ -465,9 +457,6 @@ class BatchRunner(Runner):
         # Its memory may be a NumPy array that the function fills again; the empty part makes
         # Arrow copy it.
         return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
-
-    def _of_group(self, error: GroupError) -> ElementTypeError:
-        return ElementTypeError(f"operator {self.operator.uid!r} ({self.operator.name}): {error}")
 
     def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator

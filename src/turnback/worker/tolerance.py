@@ -65,11 +65,7 @@ _TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROC
 
 
 class ElementGuard:
-    """Calls the function of an operator; an element at which it fails leaves no trace.
-
-    Attributes:
-        failed: At how many elements it has failed in this epoch.
-    """
+    """Calls the function of an operator; an element at which it fails leaves no trace."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime

@@ -44,11 +44,7 @@ from turnback.worker.runners import BufferingRunner, ChunkedRunner
 
 
 class _Clock(NoTimers):
-    """What functions of windows know of time.
-
-    Attributes:
-        watermark: How far event time has come, from element to element.
-    """
+    """What functions of windows know of time."""
 
     watermark = MIN_TIME
 
@@ -60,10 +56,6 @@ class _Pane:
     """What an epoch knows of one pane.
 
     Attributes:
-        start: Its first millisecond.
-        last: Its last millisecond.
-        first_window: The first window that it is in.
-        last_window: The last window that it is in.
         late_from: The watermark from which on elements fire windows again.
         gone: The watermark at which it is forgotten.
         values: By key, what elements of this epoch were added to.
@@ -464,7 +456,8 @@ class WindowCombineRunner(ChunkedRunner):
                 return None
         (which, panes, over, segments), groups = distinct_rows(index, panes, over, segments)
         owners = keys.column.take(pa.array(which))
-        out = self.call(len(batch), function.combine_panes, data, owners, panes, groups)
+        starts = pa.array(function.panes.start(panes))
+        out = self.call(len(batch), function.combine, data, owners, groups, starts)
         if out is not None:
             marks = self._time.own_marks(over, segments, self._strategy)
             first = np.full(len(panes), LAST, np.int64)
