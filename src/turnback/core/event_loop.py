@@ -31,7 +31,6 @@ class EventLoop:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Begin some work."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -633,7 +633,6 @@ def _checked_aliases(
 
 
 def _row_of(state: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
-    """The row a field is in, and the path to that row."""
     matches = rows.get(path, [])
     if len(matches) == 1:
         return matches[0]

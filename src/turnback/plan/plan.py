@@ -88,7 +88,6 @@ class Channel:
 
     @property
     def row_type(self) -> TypeInfo:
-        """The type of its rows: that of its elements, and where a malformed one comes from."""
         return with_malformed(self.type) if self.malformed_from else self.type
 
     def routing(self, into_level: int) -> Routing:
@@ -217,7 +216,6 @@ class SourcePlan:
 
     @classmethod
     def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
-        """The plan of a node of the kind source."""
         assert node.type is not None, "sources have elements"
         return cls(
             id=node.id,

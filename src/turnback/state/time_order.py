@@ -57,7 +57,6 @@ class TimeOrderedState(KeyedState):
             return self._read(key, time)
 
     def put(self, time: int, value: Any) -> None:
-        """Set the value of the current key at a time."""
         key = self._context.key
         self._change((key, time), value)
         if self._limit is not None and time <= self._limit:

@@ -298,7 +298,6 @@ class Trial:
         return committer
 
     def commit(self, attempt: int, epoch: int, *elements: Any) -> None:
-        """Run and commit an epoch of one task."""
         self.driver(attempt).commit(self.prepared(attempt, epoch, *elements))
 
     def staged(self) -> dict[Path, bytes]:

@@ -172,7 +172,6 @@ def _converter(type: pa.DataType) -> Converter:
 
 
 def _text_converter(type: pa.DataType) -> Converter:
-    """How a text of CSV becomes a value of a type."""
     convert = _converter(type)
     if pa.types.is_integer(type):
         return lambda v: convert(int(_unless(not _WHOLE.fullmatch(v), v)))

@@ -159,19 +159,15 @@ class Panes:
         return AlignedWindows(self.size, self.slide, self.offset).definition()
 
     def of_time(self, time: Any) -> Any:
-        """The pane of a time."""
         return time - (time - self.offset) % self.width + (self.width - 1)
 
     def start(self, pane: Any) -> Any:
-        """Where a pane begins."""
         return pane + 1 - self.width
 
     def first_window(self, pane: Any) -> Any:
-        """The first window that a pane is in."""
         return pane + (self._grid() - pane) % self.slide
 
     def last_window(self, pane: Any) -> Any:
-        """The last window that a pane is in."""
         return self.window_before(pane + (self.size - self.width))
 
     def window_before(self, time: Any) -> Any:
@@ -183,11 +179,9 @@ class Panes:
         return after < upto and (after == MIN_TIME or self.window_before(upto) > after)
 
     def of_window(self, last: int) -> range:
-        """The panes of a window."""
         return range(last - self.size + self.width, last + 1, self.width)
 
     def window(self, last: int) -> TimeWindow:
-        """The window with this last millisecond."""
         return TimeWindow(last + 1 - self.size, last + 1)
 
     def _grid(self) -> int:

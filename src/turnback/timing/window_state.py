@@ -278,11 +278,9 @@ class WindowStates:
         return WindowStateStore(self._of_key)
 
     def windows(self) -> set[tuple[int, int]]:
-        """The windows of the current key that have state."""
         return {(each[0], each[1]) for each in self._of_windows}
 
     def forget(self, window: TimeWindow) -> None:
-        """Delete the state of a window."""
         for entry in self._of_windows.of_window(window):
             self._of_windows.remove(entry)
 

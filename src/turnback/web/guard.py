@@ -165,7 +165,6 @@ class Guard:
 
 
 def _is_for_programs(path: str) -> bool:
-    """Return whether programs ask for this path, not people."""
     return path == "/metrics" or path == "/api" or path.startswith("/api/")
 
 

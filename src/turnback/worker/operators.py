@@ -293,7 +293,6 @@ class TimerContext(KeyedContext):
         self._names: Any = None
 
     def during(self, domain: TimeDomain, time: int, names: Any) -> None:
-        """Become the context of a timer, and of what it holds."""
         self._domain = domain
         self.time = time
         self._names = names

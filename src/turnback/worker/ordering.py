@@ -153,7 +153,6 @@ class OrderedRunner(KeyedRunner):
         return zip(segments, stamps.row.tolist(), strict=True)
 
     def _given(self, segment: int, input: int) -> int:
-        """The segment of what is made from elements of a segment."""
         known = self.time.segment(segment)
         if known is None:
             return FED_BACK if segment == FED_BACK else NOWHERE
@@ -290,7 +289,6 @@ class OrderedRunner(KeyedRunner):
         return None if known is None else [*known.place, row, known.giver]
 
     def _waited_at(self, place: list[int] | None) -> OutputPosition:
-        """Where an element is that has waited."""
         if place is None:
             return _UNKNOWN
         if not place:

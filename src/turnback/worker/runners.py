@@ -389,7 +389,6 @@ class KeyedFilterRunner(KeyedRunner):
 
 
 def _passed(batch: Batch, mask: list[bool]) -> Batch | None:
-    """Those elements of a batch that passed a filter."""
     if is_mutable(batch.type):
         passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
     else:

@@ -603,7 +603,6 @@ class WindowAggregationRunner(BufferingRunner):
         return self._from_state(places, panes, [value for _, _, value in entries], before)
 
     def _read_of(self, rows: _Rows, before: int, keys: _Keys) -> _Rows:
-        """What the store has of the keys and panes of some rows."""
         times = np.unique(rows.pane)
         stored = [time for time in times.tolist() if self._state.has_any(time)]
         rows = rows.take(np.flatnonzero(np.isin(rows.pane, stored)))
