@@ -77,6 +77,7 @@ from turnback.plan.bad_records import (
     MALFORMED,
     MALFORMED_RECORD,
     ErrorPolicy,
+    policy_of,
 )
 from turnback.plan.graph import (
     SIDE_OUTPUT_KINDS,
@@ -234,11 +235,7 @@ class ErrorHandling(Named):
             policy: "fail", the default: the attempt fails, and the restart strategy decides;
                 "skip": the element is left out; "dead_letter": it goes to `dead_letters`.
         """
-        try:
-            chosen = ErrorPolicy(policy)
-        except ValueError:
-            known = ", ".join(repr(each.value) for each in ErrorPolicy)
-            raise PlanError(f"on_error takes one of {known}, got {policy!r}") from None
+        chosen = policy_of(ErrorPolicy, "on_error", policy)
         node = self._node
         function = user_function(node.function)
         whole = isinstance(function, KeyedBatchFunction)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import xxhash
 
 from turnback.errors import PlanError
-from turnback.plan.bad_records import plain_path
+from turnback.plan.bad_records import plain_path, policy_of
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,7 @@ class WatchedFiles:
 
 def watched_files(path: str, given: Any) -> WatchedFiles | None:
     """What is to be looked at, as the user asks for; None for nothing."""
-    try:
-        policy = ChangedFilesPolicy(given)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in ChangedFilesPolicy)
-        raise PlanError(
-            f"from_files: on_changed_files takes one of {known}, got {given!r:.80}"
-        ) from None
+    policy = policy_of(ChangedFilesPolicy, "from_files: on_changed_files", given)
     if policy is ChangedFilesPolicy.IGNORE:
         return None
     if _is_remote(path):

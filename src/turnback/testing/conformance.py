@@ -126,8 +126,7 @@ def _written_again(trial: Trial) -> None:
 
 
 def _newer_stays(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     late = trial.written(1, 9)
     trial.driver(2)
@@ -138,16 +137,14 @@ def _newer_stays(trial: Trial) -> None:
 
 
 def _last_stays(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     trial.prepared(1, 1, older, newer)
     trial.expect([newer], "two values of a key in one epoch")
 
 
 def _overwritten_again(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     trial.prepared(1, 9, newer)
     trial.driver(2)
@@ -156,8 +153,7 @@ def _overwritten_again(trial: Trial) -> None:
 
 
 def _written_by_another_job(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(5)
     trial.prepared(5, 9, older)
     other = trial.other_job().elsewhere()
@@ -167,8 +163,7 @@ def _written_by_another_job(trial: Trial) -> None:
 
 
 def _written_by_a_copy(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     copied = trial.copied_job().elsewhere()
     trial.driver(5)
@@ -179,8 +174,7 @@ def _written_by_a_copy(trial: Trial) -> None:
 
 
 def _written_by_former_owner(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(5)
     trial.prepared(5, 9, older)
     late = trial.written(5, 10)
@@ -196,8 +190,7 @@ def _written_by_former_owner(trial: Trial) -> None:
 
 
 def _written_by_a_restored_job(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     restore = trial.backup()
     trial.driver(2)

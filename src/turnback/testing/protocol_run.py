@@ -152,6 +152,11 @@ class Trial:
         return self.job.directory
 
     @property
+    def versions(self) -> tuple[Any, Any]:
+        assert self.update is not None, "stories about them are only told with them"
+        return self.update
+
+    @property
     def storage(self) -> StorageRef:
         return StorageRef(self.job.uri)
 
