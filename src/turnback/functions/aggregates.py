@@ -242,7 +242,7 @@ class _Sum(_OfColumn):
         if isinstance(kind, DecimalTypeInfo):
             total: TypeInfo = DecimalTypeInfo(38, kind.scale)
         else:
-            total = Types.DOUBLE() if _is_floating(kind) else Types.LONG()
+            total = Types.DOUBLE() if kind in (Types.FLOAT(), Types.DOUBLE()) else Types.LONG()
         return total, total
 
     def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
@@ -499,10 +499,6 @@ def _numeric(aggregate: Aggregate, type_: TypeInfo) -> TypeInfo:
     if isinstance(type_, BasicTypeInfo) and type_.name in numbers:
         return type_
     raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} holds no numbers")
-
-
-def _is_floating(type_: TypeInfo) -> bool:
-    return isinstance(type_, BasicTypeInfo) and type_.name in ("float", "double")
 
 
 def _is_ordered(type_: TypeInfo) -> bool:

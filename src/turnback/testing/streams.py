@@ -383,10 +383,9 @@ class FileSource(LocalSource):
 
     def _entry(self, path: Path) -> str:
         """What is known of a file before it is read."""
-        found = path.stat()
-        changed_ms = found.st_mtime_ns // 1_000_000
+        changed_ms = _modified_ms(path)
         fields = {"path": path.as_uri(), "timestamp": changed_ms, "batchId": len(self._log)}
-        return json.dumps({**fields, SIZE: found.st_size})
+        return json.dumps({**fields, SIZE: path.stat().st_size})
 
     @property
     def offset(self) -> str | None:
