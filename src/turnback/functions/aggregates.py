@@ -668,23 +668,17 @@ class Combination:
         return record_batch(columns, self.type)
 
 
+@dataclass(eq=False, repr=False)
 class Aggregation(KeyedBatchFunction):
     """Merges what combinations give into the accumulators of its keys.
 
     It gives one row per key that has changed: the key, and the result of every aggregate.
     """
 
-    def __init__(
-        self,
-        key: KeySpec,
-        aggregates: Mapping[str, Aggregate],
-        accumulators: RowTypeInfo,
-        type: RowTypeInfo,
-    ) -> None:
-        self.key = key
-        self.aggregates = aggregates
-        self.accumulators = accumulators
-        self.type = type
+    key: KeySpec
+    aggregates: Mapping[str, Aggregate]
+    accumulators: RowTypeInfo
+    type: RowTypeInfo
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = ValueStateDescriptor[Any](ACCUMULATORS, self.accumulators)

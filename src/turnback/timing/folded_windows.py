@@ -211,6 +211,7 @@ class WindowCombination(Combination):
         return over
 
 
+@dataclass(eq=False, repr=False)
 class WindowAggregation(PaneFunction):
     """Merges what combinations give into panes, and panes into windows.
 
@@ -219,19 +220,11 @@ class WindowAggregation(PaneFunction):
 
     in_order = False
 
-    def __init__(
-        self,
-        key: KeySpec,
-        aggregates: Mapping[str, Aggregate],
-        accumulators: RowTypeInfo,
-        type: RowTypeInfo,
-        panes: Panes,
-    ) -> None:
-        self.key = key
-        self.aggregates = aggregates
-        self.accumulators = accumulators
-        self.type = type
-        self.panes = panes
+    key: KeySpec
+    aggregates: Mapping[str, Aggregate]
+    accumulators: RowTypeInfo
+    type: RowTypeInfo
+    panes: Panes
 
     def folded_type(self) -> TypeInfo:
         return self.accumulators

@@ -251,13 +251,8 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     tables = [pa.Table.from_batches([batch.arrow]) for batch in batches]
     (data,) = pa.concat_tables(tables).combine_chunks().to_batches()
     joined = Batch(batches[0].type, data)
-    joined.stamps = Stamps.join([batch.stamps or _none(len(batch)) for batch in batches])
+    joined.stamps = Stamps.join([batch.stamps or _unknown(len(batch)) for batch in batches])
     return joined
-
-
-def _none(count: int) -> Stamps:
-    none = np.full(count, MIN_TIME, np.int64)
-    return Stamps.of(none, none)
 
 
 class TimerContext(KeyedContext):
@@ -587,9 +582,9 @@ class AsyncWaitRunner(FunctionRunner):
         columns = np.array([call.stamps for call in calls], np.int64).T
         return self.output(rows, Stamps(*columns).repeat([len(some) for some in results]))
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         if not isinstance(error, asyncio.CancelledError):
-            return super().failed(error, element)
+            return super().failed(error, element, **about)
         op = self.operator
         advice = "what it waited for was cancelled, such as a request of a client that was closed"
         return user_error(error, op.uid, op.name, advice, element=element)
@@ -801,7 +796,7 @@ def _stamps(batches: list[Batch]) -> Stamps | None:
     return Stamps.join(known) if known and len(known) == len(batches) else None
 
 
-def _unknown(count: int, mark: int) -> Stamps:
+def _unknown(count: int, mark: int = MIN_TIME) -> Stamps:
     """Stamps of elements without a time."""
     return Stamps.of(np.full(count, MIN_TIME, np.int64), np.full(count, mark, np.int64))
 

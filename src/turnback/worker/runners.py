@@ -114,11 +114,12 @@ class Runner(ABC):
         self.written += sum(len(batch) for _, batch in self.parts)
         return out
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
         op = self.operator
-        advice = return_advice(error, self.operator)
-        return user_error(error, op.uid, op.name, advice, element=element)
+        return user_error(
+            error, op.uid, op.name, return_advice(error, op), **about, element=element
+        )
 
 
 class ForwardRunner(Runner):
@@ -262,10 +263,8 @@ class KeyedRunner(FunctionRunner):
             if each.key is not None
         ]
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
-        op = self.operator
-        advice = return_advice(error, op)
-        return user_error(error, op.uid, op.name, advice, key=self.backend.key, element=element)
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
+        return super().failed(error, element, key=self.backend.key, **about)
 
 
 class KeyedProcessRunner(KeyedRunner):
