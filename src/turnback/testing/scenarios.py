@@ -106,16 +106,27 @@ class _Written:
 
 
 class _Files:
+    """Files that were opened; its methods take what a call has returned, and its arguments."""
+
     def __init__(self) -> None:
         self._files: dict[tuple[int, int], _Written] = {}
 
-    def opened(self, name: object, descriptor: int) -> None:
+    def opened(self, file: Any, name: object, mode: str = "r", *_: Any, **__: Any) -> None:
+        if set(mode) & set("wax+"):
+            self._hold(name, file.fileno())
+
+    def descriptor_opened(self, descriptor: int, name: Any, flags: int, *_: Any, **__: Any) -> None:
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
+        if writes and not flags & _SYNCED_BY_ITSELF:
+            self._hold(name, descriptor)
+
+    def _hold(self, name: object, descriptor: int) -> None:
         found = os.fstat(descriptor)
         inode = (found.st_dev, found.st_ino)
         if stat.S_ISREG(found.st_mode) and inode not in self._files:
             self._files[inode] = _Written(str(name), os.dup(descriptor))
 
-    def synced(self, file: Any) -> None:
+    def synced(self, _: None, file: Any) -> None:
         found = os.fstat(file if isinstance(file, int) else file.fileno())
         written = self._files.get((found.st_dev, found.st_ino))
         if written is not None:
@@ -135,12 +146,12 @@ def unsynced_files() -> Iterator[list[str]]:
     files = _Files()
     unsynced: list[str] = []
     with ExitStack() as patches:
-        _wrap(patches, builtins, "open", _open_watched(files))
-        _wrap(patches, io, "open", _open_watched(files))
-        _wrap(patches, os, "open", _os_open_watched(files))
+        _watch(patches, builtins, "open", files.opened)
+        _watch(patches, io, "open", files.opened)
+        _watch(patches, os, "open", files.descriptor_opened)
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
-                _wrap(patches, os, name, _sync_watched(files))
+                _watch(patches, os, name, files.synced)
         try:
             yield unsynced
         finally:
@@ -148,51 +159,16 @@ def unsynced_files() -> Iterator[list[str]]:
             files.close()
 
 
-Call = Callable[..., Any]
-
-
-def _wrap(patches: ExitStack, owner: Any, name: str, wrapper: Callable[[Call], Call]) -> None:
+def _watch(patches: ExitStack, owner: Any, name: str, seen: Callable[..., None]) -> None:
     original = getattr(owner, name)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        seen(result, *arguments, **named)
+        return result
+
     patches.callback(setattr, owner, name, original)
-    setattr(owner, name, wrapper(original))
-
-
-def _open_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-            opened = original(file, mode, *more, **named)
-            if set(mode) & set("wax+"):
-                files.opened(file, opened.fileno())
-            return opened
-
-        return watched
-
-    return wrapper
-
-
-def _os_open_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(path: Any, flags: int, *more: Any, **named: Any) -> Any:
-            descriptor = original(path, flags, *more, **named)
-            writes = flags & (os.O_WRONLY | os.O_RDWR)
-            if writes and not flags & _SYNCED_BY_ITSELF:
-                files.opened(path, descriptor)
-            return descriptor
-
-        return watched
-
-    return wrapper
-
-
-def _sync_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(file: Any) -> Any:
-            original(file)
-            files.synced(file)
-
-        return watched
-
-    return wrapper
+    setattr(owner, name, watched)
 
 
 # -- for all sinks

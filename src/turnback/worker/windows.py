@@ -83,6 +83,8 @@ class FoldedWindowRunner(OrderedRunner):
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend, time, (None,))
         self._function: PaneWindows = operator.function
+        self._grid = self._function.panes
+        self._lateness = self._function.plan.lateness_ms
         self._state: TimeOrderedState = self.states[WINDOWS]
         self._row = row_class(self._function.pane_type().names)
         self._format = CacheFormat(Serializer(self._function.folding.type))
@@ -170,27 +172,24 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _is_partly_late(self, batch: Batch, marks: Times) -> bool:
         """Whether some windows of an element have ended before it, and others may take it."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         times = self._times(batch)
-        pane = panes.of_time(times)
+        pane = self._grid.of_time(times)
         marks = np.maximum(marks, self._clock.watermark)
-        ended = panes.first_window(pane) <= marks
-        return bool((ended & (panes.last_window(pane) + lateness > marks)).any())
+        ended = self._grid.first_window(pane) <= marks
+        return bool((ended & (self._grid.last_window(pane) + self._lateness > marks)).any())
 
     def _fold_batches(self, batches: Iterable[Ordered], out: TimedOutput) -> None:
         """Add elements to their panes, pane by pane.
 
         Each is in time for all its windows or for none, so windows may as well fire later.
         """
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         for batch, marks in batches:
             times = self._times(batch)
             rows = batch.rows
             keys = self.key_readers[0](batch)
-            lasts = panes.of_time(times)
-            late = panes.last_window(lasts) + lateness <= np.maximum(marks, self._clock.watermark)
+            lasts = self._grid.of_time(times)
+            gone = self._grid.last_window(lasts) + self._lateness
+            late = gone <= np.maximum(marks, self._clock.watermark)
             if late.any():
                 causes = list(self.causes(batch))
                 for i in np.flatnonzero(late).tolist():
@@ -249,14 +248,11 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _load(self) -> None:
         """Read the panes of all windows that end in this epoch, if there are any."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         before = self._clock.watermark
         after = self._after
-        if not (
-            panes.any_window(before, after)
-            or (lateness and panes.any_window(before - lateness, after - lateness))
-        ):
+        late = self._lateness
+        are_gone = late and self._grid.any_window(before - late, after - late)
+        if not are_gone and not self._grid.any_window(before, after):
             return
         self._loaded = after
         for last, key, row in self._state.stored_until(after):
@@ -267,27 +263,22 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _enter(self, time: int) -> _Pane | None:
         """The pane of an element; None if it is too late for all its windows."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
-        last = panes.of_time(time)
-        if panes.last_window(last) + lateness <= self._clock.watermark:
+        last = self._grid.of_time(time)
+        if self._grid.last_window(last) + self._lateness <= self._clock.watermark:
             return None
         return self._panes.get(last) or self._add_pane(last)
 
     def _add_pane(self, last: int) -> _Pane:
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
-        pane = self._panes[last] = _Pane(last, panes, lateness)
+        pane = self._panes[last] = _Pane(last, self._grid, self._lateness)
         pane.has_more = last > self._loaded and self._state.has_any(last)
         self._schedule(pane, self._clock.watermark)
         return pane
 
     def _schedule(self, pane: _Pane, after: int) -> None:
         """Note when the next window of a pane fires, or else when the pane is forgotten."""
-        panes = self._function.panes
         time = pane.first_window
         if after >= time:
-            time = panes.window_before(after) + panes.slide
+            time = self._grid.window_before(after) + self._grid.slide
         time = time if time <= pane.last_window else pane.gone
         if time <= self._after:
             heappush(self._due, (time, pane.last))
@@ -364,15 +355,14 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _fire_again(self, pane: _Pane, key: Any, cause: OutputPosition, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
-        panes = self._function.panes
         plan = self._function.plan
         watermark = self._clock.watermark
         final = min(pane.last_window, watermark)
-        for end in range(pane.first_window, final + 1, panes.slide):
+        for end in range(pane.first_window, final + 1, self._grid.slide):
             if end + plan.lateness_ms <= watermark:
                 continue
             total = None
-            for last in panes.of_window(end):
+            for last in self._grid.of_window(end):
                 each = self._panes.get(last) or self._add_pane(last)
                 held = each.values.get(key)
                 if held is None:
