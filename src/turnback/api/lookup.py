@@ -81,13 +81,13 @@ def look_up(
         CorruptFileError: A file is damaged or missing.
     """
     configuration = Configuration.load()
-    place = job_root(configuration) if root is None else location(path_text("root", root))
+    jobs_root = job_root(configuration) if root is None else location(path_text("root", root))
     options = dict(
         configured_options(configuration) if storage_options is None else storage_options
     )
-    directory = JobDirectory.locate(place, job, options)
+    directory = JobDirectory.locate(jobs_root, job, options)
     if directory.info() is None:
-        raise _missing(job, place, options)
+        raise _missing(job, jobs_root, options)
     found = lookup.look_up(
         directory,
         StorageRef(directory.storage.uri, options),

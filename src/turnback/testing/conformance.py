@@ -295,10 +295,10 @@ def check_sink(
     stories, skipped = _stories(first, idempotent, update)
     broken: dict[Promise, str] = {}
     for promise, story in stories.items():
-        with tempfile.TemporaryDirectory() as directory:
-            place = Path(directory, JOB)
-            place.mkdir()
-            job = PlayedJob(JOB, JOB_ID, place)
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = Path(temporary, JOB)
+            directory.mkdir()
+            job = PlayedJob(JOB, JOB_ID, directory)
             kind = as_type(type)
             trial = Trial(promise, make_sink(), make_sink, read, kind, elements, job, update)
             _require_empty(trial)

@@ -174,32 +174,32 @@ class Trial:
 
     def other_job(self) -> Trial:
         """Another job with this very sink. It counts its attempts and tasks by itself."""
-        place = self.directory.with_name("other")
-        place.mkdir()
-        return self._played_by(PlayedJob("other", "other-1", place))
+        directory = self.directory.with_name("other")
+        directory.mkdir()
+        return self._played_by(PlayedJob("other", "other-1", directory))
 
     def copied_job(self) -> Trial:
         """A copy of the job directory as it is now, started under the same name."""
-        place = self.directory.with_name("copy")
-        shutil.copytree(self.directory, place)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, dict(self.job.nonces)))
+        directory = self.directory.with_name("copy")
+        shutil.copytree(self.directory, directory)
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, dict(self.job.nonces)))
 
     def moved_job(self) -> Trial:
-        """The same job after its directory was moved to another place."""
-        place = self.directory.with_name("moved")
-        shutil.move(self.directory, place)
+        """The same job after its directory was moved."""
+        directory = self.directory.with_name("moved")
+        shutil.move(self.directory, directory)
         self._jobs.jobs.remove(self.job)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, self.job.nonces))
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, self.job.nonces))
 
     def backup(self) -> Callable[[], Trial]:
         """Back the job directory up; what is returned restores it and everything it knew."""
-        place = self.directory.with_name("backup")
+        directory = self.directory.with_name("backup")
         nonces = dict(self.job.nonces)
-        shutil.copytree(self.directory, place)
+        shutil.copytree(self.directory, directory)
 
         def restore() -> Trial:
             shutil.rmtree(self.directory)
-            shutil.copytree(place, self.directory)
+            shutil.copytree(directory, self.directory)
             self._jobs.jobs.remove(self.job)
             return self._played_by(PlayedJob(JOB, JOB_ID, self.directory, nonces))
 

@@ -385,7 +385,7 @@ class TimerRunner(OrderedRunner):
         self.context = TimerContext(backend, time, self._event, self._processing)
         self._element_watermark = self._mark = MIN_TIME
         """The watermark at the last element, and at what was given last."""
-        self._cause: OutputPosition = (NOWHERE, 0)
+        self._position: OutputPosition = (NOWHERE, 0)
 
     def begin(self) -> None:
         super().begin()
@@ -396,7 +396,7 @@ class TimerRunner(OrderedRunner):
         context.watermark, after = self.watermarks()
         self._element_watermark = self._mark = context.watermark
         out = self.timed_output()
-        self._cause = (NOWHERE, 0)
+        self._position = (NOWHERE, 0)
         now = self.time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
@@ -405,7 +405,7 @@ class TimerRunner(OrderedRunner):
         row = None
         due = self._event.due
         try:
-            for mark, moment, key, row, function, cause in elements:
+            for mark, moment, key, row, function, position in elements:
                 if due and due[0][0] <= mark:
                     self._fire_event(mark, out)
                 if mark > context.watermark:
@@ -413,8 +413,8 @@ class TimerRunner(OrderedRunner):
                 self._element_watermark = self._mark = context.watermark
                 self.backend.key = key
                 context.time = moment
-                self._cause = cause
-                out.add(function(row, context), moment, context.watermark, cause)
+                self._position = position
+                out.add(function(row, context), moment, context.watermark, position)
         except Exception as e:
             raise self.failed(e, row) from e
         if self.time.epoch.ended:
@@ -445,8 +445,8 @@ class TimerRunner(OrderedRunner):
             # when it was set, it comes after what set it: the last element, or another timer.
             if time > self._element_watermark or self._mark > self._element_watermark:
                 self._mark = max(self._mark, time - 1)
-                self._cause = out.end_of_watermark(key)
-            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._cause)
+                self._position = out.end_of_watermark(key)
+            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._position)
 
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
@@ -464,13 +464,13 @@ class TimerRunner(OrderedRunner):
         out: TimedOutput,
         stamp: int | None,
         mark: int,
-        cause: OutputPosition,
+        position: OutputPosition,
     ) -> None:
         op = self.operator
         context = self.context
         context.during(domain, time, names)
         try:
-            out.add(op.function.on_timer(time, context), stamp, mark, cause)
+            out.add(op.function.on_timer(time, context), stamp, mark, position)
         except Exception as e:
             name = f"{op.name}, on_timer"
             key = self.backend.key

@@ -211,7 +211,7 @@ class FlatMapRunner(FunctionRunner):
     def _process(self, batch: Batch, input: int) -> Batch | None:
         function = self._function(input)
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, function)
+            return self._process_indexed(batch, function)
         rows = batch.rows
         row = None
         admit = self.freezer.admit
@@ -230,7 +230,7 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
+    def _process_indexed(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
         context = self.context
         out = self.collect()
         row = None
@@ -285,7 +285,7 @@ class KeyedProcessRunner(KeyedRunner):
         keys = self.key_readers[input](batch)
         function = self._functions[input]
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, keys, function)
+            return self._process_indexed(batch, keys, function)
         backend = self.backend
         rows = batch.rows
         row = None
@@ -306,7 +306,7 @@ class KeyedProcessRunner(KeyedRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(
+    def _process_indexed(
         self, batch: Batch, keys: list[Any], function: ElementFunction
     ) -> Batch | None:
         backend = self.backend

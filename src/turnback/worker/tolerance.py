@@ -168,7 +168,7 @@ class ElementGuard:
         )
         key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
         why = f"{type(error).__name__}: {error}"
-        told = (
+        fields = (
             letter.operator,
             key,
             f"{row!r:.{_SHOWN}}",
@@ -178,7 +178,7 @@ class ElementGuard:
             letter.position,
             letter.encode(),
         )
-        return ((_LETTER_TAG, told),)
+        return ((_LETTER_TAG, fields),)
 
 
 def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:

@@ -135,7 +135,7 @@ class FoldedWindowRunner(OrderedRunner):
         start = 1
         last = 0
         try:
-            for mark, time, key, row, _, cause in elements:
+            for mark, time, key, row, _, position in elements:
                 if mark >= due:
                     self._advance(mark, out)
                     due = self._next_due()
@@ -148,7 +148,7 @@ class FoldedWindowRunner(OrderedRunner):
                 if not start <= time <= last:
                     pane = self._enter(time)
                     if pane is None:
-                        self._late(row, time, watermark, cause, out)
+                        self._late(row, time, watermark, position, out)
                         start = 1
                         last = 0
                         continue
@@ -162,7 +162,7 @@ class FoldedWindowRunner(OrderedRunner):
                 value = first(row) if held is None else add(row, held)
                 pane.values[key] = value if type(value) is plain else to_cache(value)
                 if pane.late_from <= watermark:
-                    self._fire_again(pane, key, cause, out)
+                    self._fire_again(pane, key, position, out)
                     due = self._next_due()
         except UserFunctionError:
             raise
@@ -191,9 +191,9 @@ class FoldedWindowRunner(OrderedRunner):
             gone = self._grid.last_window(lasts) + self._lateness
             late = gone <= np.maximum(marks, self._clock.watermark)
             if late.any():
-                causes = list(self.causes(batch))
+                positions = list(self.positions(batch))
                 for i in np.flatnonzero(late).tolist():
-                    self._late(rows[i], int(times[i]), int(marks[i]), causes[i], out)
+                    self._late(rows[i], int(times[i]), int(marks[i]), positions[i], out)
             order = np.argsort(lasts, kind="stable")
             order = order[~late[order]]
             ordered = lasts[order]
@@ -301,8 +301,8 @@ class FoldedWindowRunner(OrderedRunner):
     def _store(self) -> None:
         row = self._row
         for pane in self._forgotten:
-            places = [(key, pane.last) for key in pane.removable]
-            self._state.write_many(places, [None] * len(places))
+            slots = [(key, pane.last) for key in pane.removable]
+            self._state.write_many(slots, [None] * len(slots))
         for last, pane in self._panes.items():
             rows = [row(pane.start, self._value(held)) for held in pane.values.values()]
             self._state.write_many([(key, last) for key in pane.values], rows)
@@ -353,7 +353,9 @@ class FoldedWindowRunner(OrderedRunner):
         except Exception as e:
             raise user_error(e, self.operator.uid, self.operator.name, key=key) from e
 
-    def _fire_again(self, pane: _Pane, key: Any, cause: OutputPosition, out: TimedOutput) -> None:
+    def _fire_again(
+        self, pane: _Pane, key: Any, position: OutputPosition, out: TimedOutput
+    ) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
         plan = self._function.plan
         watermark = self._clock.watermark
@@ -373,14 +375,14 @@ class FoldedWindowRunner(OrderedRunner):
                     value = self._value(held)
                     total = value if total is None else self._merge(key, total, value)
             if total is not None:
-                self._emit({key: total}, end, watermark, cause, out)
+                self._emit({key: total}, end, watermark, position, out)
 
     def _emit(
         self,
         values: dict[Any, Any],
         end: int,
         mark: int,
-        cause: OutputPosition | None,
+        position: OutputPosition | None,
         out: TimedOutput,
     ) -> None:
         """Give out a window of some keys, because of an element or of its end."""
@@ -392,19 +394,19 @@ class FoldedWindowRunner(OrderedRunner):
         context = WindowContext(window, self._clock, function.states)
         try:
             for backend.key, value in values.items():
-                origin = out.origin(end, mark, cause or out.end_of_watermark(backend.key))
+                index = out.number_for(end, mark, position or out.end_of_watermark(backend.key))
                 contents = [result(value)]
                 given = function.plan.apply(backend.declared_key(), context, contents)
-                out.collected.add(given, origin)
+                out.collected.add(given, index)
         except Exception as e:
             raise user_error(e, op.uid, op.name, key=backend.key, window=tuple(window)) from e
 
     def _late(
-        self, row: Any, time: int, mark: int, cause: OutputPosition, out: TimedOutput
+        self, row: Any, time: int, mark: int, position: OutputPosition, out: TimedOutput
     ) -> None:
         late = self._function.plan.late
         if late is not None:
-            out.add([(late, row)], time, mark, cause)
+            out.add([(late, row)], time, mark, position)
 
 
 def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -511,13 +513,13 @@ class _Keys:
         self.keys: list[Any] = [] if new is None else list(new.keys)
         self._type = type
         self._column = to_column([], type) if new is None else new.column
-        self._positions = {key: i for i, key in enumerate(self.keys)}
+        self._numbers = {key: i for i, key in enumerate(self.keys)}
 
-    def place(self, key: Any) -> int:
-        place = self._positions.setdefault(key, len(self.keys))
-        if place == len(self.keys):
+    def number(self, key: Any) -> int:
+        number = self._numbers.setdefault(key, len(self.keys))
+        if number == len(self.keys):
             self.keys.append(key)
-        return place
+        return number
 
     def column(self) -> pa.Array:
         added = to_column(self.keys[len(self._column) :], self._type)
@@ -588,9 +590,9 @@ class WindowAggregationRunner(BufferingRunner):
     def _read_until(self, after: int, before: int, keys: _Keys) -> _Rows:
         """All panes in the store up to a watermark."""
         entries = self._state.stored_until(after)
-        places = np.array([keys.place(key) for _, key, _ in entries], np.intp)
+        numbers = np.array([keys.number(key) for _, key, _ in entries], np.intp)
         panes = np.array([pane for pane, _, _ in entries], np.int64)
-        return self._from_state(places, panes, [value for _, _, value in entries], before)
+        return self._from_state(numbers, panes, [value for _, _, value in entries], before)
 
     def _read_of(self, rows: _Rows, before: int, keys: _Keys) -> _Rows:
         times = np.unique(rows.pane)
@@ -599,7 +601,7 @@ class WindowAggregationRunner(BufferingRunner):
         if not len(rows.key):
             return self._from_state(rows.key, rows.pane, [], before)
         (owners, panes), _ = distinct_rows(rows.key, rows.pane)
-        values = self._state.read_many(self._places(keys, owners, panes))
+        values = self._state.read_many(self._slots(keys, owners, panes))
         found = np.array([value is not None for value in values], np.bool_)
         present = [value for value in values if value is not None]
         return self._from_state(owners[found], panes[found], present, before)
@@ -667,7 +669,7 @@ class WindowAggregationRunner(BufferingRunner):
         is_stored[index[:known]] = True
         gone = is_stored & ~is_open
         self._state.write_many(
-            self._places(keys, owners[gone], panes[gone]), [None] * int(gone.sum())
+            self._slots(keys, owners[gone], panes[gone]), [None] * int(gone.sum())
         )
         changed = has_new & is_open
         count = int(changed.sum())
@@ -682,9 +684,9 @@ class WindowAggregationRunner(BufferingRunner):
         starts = pa.array(function.panes.start(panes[changed]))
         kind = function.pane_type()
         values = pa.StructArray.from_arrays([starts, folded], fields=list(kind.arrow()))
-        places = self._places(keys, owners[changed], panes[changed])
-        self._state.write_many(places, from_column(values, kind))
+        slots = self._slots(keys, owners[changed], panes[changed])
+        self._state.write_many(slots, from_column(values, kind))
 
-    def _places(self, keys: _Keys, owners: Index, panes: Times) -> list[tuple[Any, int]]:
+    def _slots(self, keys: _Keys, owners: Index, panes: Times) -> list[tuple[Any, int]]:
         every = keys.keys
         return [(every[i], pane) for i, pane in zip(owners.tolist(), panes.tolist(), strict=True)]
