@@ -13,7 +13,7 @@ from turnback.checkpoint.manifest import Manifest, OperatorInfo
 from turnback.config.configuration import location as absolute
 from turnback.errors import ConfigurationError, IncompatibleStateError
 from turnback.plan.plan import Plan
-from turnback.snapshot.diff import Change, state_ids, state_pair
+from turnback.snapshot.diff import Change, StatePair, state_ids, state_pair
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import load_snapshot
 from turnback.snapshot.matching import Allowed, Renames
@@ -268,6 +268,19 @@ class StateDiff:
     incomparable: str | None = None
     note: str | None = None
 
+    @classmethod
+    def of(cls, id: StateId, pair: StatePair, counts: Mapping[Change, int]) -> StateDiff:
+        """The numbers of a state, as far as it could be compared."""
+        return cls(
+            *id,
+            added=counts.get(Change.ADDED, 0),
+            removed=counts.get(Change.REMOVED, 0),
+            changed=counts.get(Change.CHANGED, 0),
+            unchanged=counts.get(Change.UNCHANGED, 0),
+            incomparable=pair.problem,
+            note=pair.note or None,
+        )
+
     @property
     def same(self) -> bool:
         """Whether the state has the same rows in both snapshots."""
@@ -324,21 +337,8 @@ class SavepointDiff:
         pairs = {id: state_pair(self._old, self._new, *id) for id in self.states()}
         comparable = [id for id, pair in pairs.items() if pair.problem is None]
         counts = count_changes(self._spark, [pairs[id] for id in comparable])
-        counted = {
-            id: StateDiff(
-                *id,
-                added=each[Change.ADDED],
-                removed=each[Change.REMOVED],
-                changed=each[Change.CHANGED],
-                unchanged=each[Change.UNCHANGED],
-                note=pairs[id].note or None,
-            )
-            for id, each in zip(comparable, counts, strict=True)
-        }
-        return [
-            counted.get(id) or StateDiff(*id, incomparable=pair.problem)
-            for id, pair in pairs.items()
-        ]
+        counted = dict(zip(comparable, counts, strict=True))
+        return [StateDiff.of(id, pair, counted.get(id, {})) for id, pair in pairs.items()]
 
     def __repr__(self) -> str:
         return f"<diff of {self._old.name} and {self._new.name}>"

@@ -1,4 +1,4 @@
-"""Calls to the outside for every element, many at a time."""
+"""Streams, and what can be done with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from turnback.api.arguments import (
     as_function,
@@ -77,6 +77,7 @@ from turnback.plan.bad_records import (
     MALFORMED,
     MALFORMED_RECORD,
     ErrorPolicy,
+    policy_of,
 )
 from turnback.plan.graph import (
     SIDE_OUTPUT_KINDS,
@@ -234,11 +235,7 @@ class ErrorHandling(Named):
             policy: "fail", the default: the attempt fails, and the restart strategy decides;
                 "skip": the element is left out; "dead_letter": it goes to `dead_letters`.
         """
-        try:
-            chosen = ErrorPolicy(policy)
-        except ValueError:
-            known = ", ".join(repr(each.value) for each in ErrorPolicy)
-            raise PlanError(f"on_error takes one of {known}, got {policy!r}") from None
+        chosen = policy_of(ErrorPolicy, "on_error", policy)
         node = self._node
         function = user_function(node.function)
         whole = isinstance(function, KeyedBatchFunction)
@@ -1319,10 +1316,8 @@ class AsyncDataStream:
             capacity: How many calls may be in flight at once in a task.
             output_type: Type of the elements that calls return.
         """
-        no_retries = AsyncRetryStrategy.no_restart()
-        return AsyncDataStream.unordered_wait_with_retry(
-            data_stream, async_function, timeout, no_retries, capacity, output_type
-        )
+        calls = _Calls(async_function, timeout, AsyncRetryStrategy.no_restart(), capacity)
+        return calls.on(data_stream, output_type, ordered=False)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -1343,15 +1338,8 @@ class AsyncDataStream:
             capacity: How many calls may be in flight at once in a task.
             output_type: Type of the elements that calls return.
         """
-        return _wait(
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-            ordered=False,
-        )
+        calls = _Calls(async_function, timeout, async_retry_strategy, capacity)
+        return calls.on(data_stream, output_type, ordered=False)
 
     @staticmethod
     def ordered_wait(
@@ -1362,10 +1350,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Emit the results of calls in the order of the elements; see `unordered_wait`."""
-        no_retries = AsyncRetryStrategy.no_restart()
-        return AsyncDataStream.ordered_wait_with_retry(
-            data_stream, async_function, timeout, no_retries, capacity, output_type
-        )
+        calls = _Calls(async_function, timeout, AsyncRetryStrategy.no_restart(), capacity)
+        return calls.on(data_stream, output_type, ordered=True)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -1377,43 +1363,34 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Emit the results in the order of the elements; see `unordered_wait_with_retry`."""
-        return _wait(
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-            ordered=True,
-        )
+        calls = _Calls(async_function, timeout, async_retry_strategy, capacity)
+        return calls.on(data_stream, output_type, ordered=True)
 
 
-def _wait(
-    stream: DataStream,
-    function: AsyncFunction,
-    timeout: Duration,
-    retries: AsyncRetryStrategy,
-    capacity: int,
-    output_type: Any,
-    *,
-    ordered: bool,
-) -> DataStream:
-    method = "ordered_wait" if ordered else "unordered_wait"
-    if not isinstance(stream, DataStream):
-        raise PlanError(f"{method} takes a stream, got {type(stream).__name__}")
-    check_async_function(function, method)
-    timeout_ms = as_milliseconds(timeout, f"the timeout of {method}")
-    check_retries(retries, timeout_ms, method)
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-        raise PlanError(
-            f"the capacity of {method} must be a whole number above 0, got {capacity!r}"
-        )
-    if output_type is None:
-        raise PlanError(
-            f"{method} needs output_type, the type of the elements that its calls return"
-        )
-    wait = AsyncWait(function, timeout_ms, capacity, retries, ordered)
-    node = stream._graph.add(
-        NodeKind.ASYNC_WAIT, name_of(function), as_type(output_type), (stream._node,), function=wait
-    )
-    return DataStream(stream._graph, node)
+class _Calls(NamedTuple):
+    """What is called for each element, and how."""
+
+    function: AsyncFunction
+    timeout: Duration
+    retries: AsyncRetryStrategy
+    capacity: int
+
+    def on(self, stream: DataStream, output_type: Any, *, ordered: bool) -> DataStream:
+        """The stream of what the calls return, if all of it can be used."""
+        method = "ordered_wait" if ordered else "unordered_wait"
+        if not isinstance(stream, DataStream):
+            raise PlanError(f"{method} takes a stream, got {type(stream).__name__}")
+        check_async_function(self.function, method)
+        timeout_ms = as_milliseconds(self.timeout, f"the timeout of {method}")
+        check_retries(self.retries, timeout_ms, method)
+        capacity = self.capacity
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise PlanError(
+                f"the capacity of {method} must be a whole number above 0, got {capacity!r}"
+            )
+        if output_type is None:
+            raise PlanError(
+                f"{method} needs output_type, the type of the elements that its calls return"
+            )
+        wait = AsyncWait(self.function, timeout_ms, capacity, self.retries, ordered)
+        return stream._add(NodeKind.ASYNC_WAIT, self.function, wait, as_type(output_type))

@@ -311,11 +311,7 @@ _CALLING = re.compile(r"\b(REFLECT|TRY_REFLECT|JAVA_METHOD)\s*\(")
 
 
 def check_read_only(sql: str) -> None:
-    """Refuse a statement that might change something.
-
-    Raises:
-        ConfigurationError: It is no query, or it writes, or calls any method of Java.
-    """
+    """Refuse a statement that might change something."""
     plain = _QUOTED.sub(lambda match: " " if match["comment"] else " x ", sql).upper()
     first = _WORD.search(plain)
     word = first[0] if first else ""

@@ -65,13 +65,7 @@ class RawSetting(NamedTuple):
 def read_layer(
     precedence: Precedence, settings: Iterable[RawSetting], where: str | None = None
 ) -> dict[str, Setting]:
-    """Check the settings of one layer.
-
-    Args:
-        precedence: The layer.
-        settings: Keys, by any of their names, and values.
-        where: What error messages call the layer; by default the origin.
-    """
+    """Check the settings of one layer, which errors call `where`, or else by the origin."""
     layer: dict[str, Setting] = {}
     names: dict[str, str] = {}
     for raw in settings:

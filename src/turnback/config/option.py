@@ -31,11 +31,8 @@ class Option:
 
     Attributes:
         parse: Reads a value, whoever wrote it.
-        doc: What it does, in a sentence.
         default: What counts when it is not set, as people write it; None for nothing.
         field: The field it fills, where a group of keys fills a data class.
-        aliases: Other names for the same key.
-        secret: Whether its value is never printed.
         write: Turns what `parse` returns into text that `parse` reads alike.
     """
 

@@ -65,7 +65,7 @@ class RecordSource(ABC):
         Args:
             given: What the user asks for; None for nothing in particular.
         """
-        policy = malformed_policy("from_source", "fail" if given is None else given)
+        policy = malformed_policy("from_source", given)
         if not isinstance(self.schema, JsonRowDeserializationSchema):
             if policy is not ErrorPolicy.FAIL:
                 raise PlanError(

@@ -197,12 +197,7 @@ def named_state(states: Mapping[str, Any], descriptor: Any) -> Any:
 
 
 class BroadcastOperator(Function, CheckpointedFunction):
-    """Runs a broadcast process function, and has its broadcast states.
-
-    Attributes:
-        wrapped: The user's function.
-        states: The broadcast states by name, once they can be used.
-    """
+    """Runs a broadcast process function, and has its broadcast states."""
 
     def __init__(self, wrapped: Any, descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
         self.wrapped = wrapped

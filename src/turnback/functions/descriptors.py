@@ -526,13 +526,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
 
 class TimeOrderedStateDescriptor(StateDescriptor):
-    """A map per key from times to values, which the store sorts by time; for Turnback's own use.
-
-    Args:
-        name: Name of the state.
-        type: Type of the values.
-        **options: Options for state stored with another type, see `StateDescriptor`.
-    """
+    """A map per key from times to values, which the store sorts by time; for Turnback's own use."""
 
     kind = "waiting"
 
@@ -639,7 +633,6 @@ def _checked_aliases(
 
 
 def _row_of(state: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
-    """The row a field is in, and the path to that row."""
     matches = rows.get(path, [])
     if len(matches) == 1:
         return matches[0]

@@ -370,7 +370,6 @@ class Cut:
         )
 
     def _inherited(self, node: Node, inputs: Iterable[int]) -> set[str]:
-        """The watermark strategies that some inputs of a node go by."""
         known = range(len(inputs_of_time(node)))
         read = [node.inputs[number] for number in inputs if number in known]
         producers = [producer for each in read for producer, _ in _producers(each)]
@@ -473,13 +472,11 @@ class Cut:
         )
 
     def _key(self, node: Node, input: int = 0) -> KeySpec | None:
-        """How an input of a node is keyed."""
         if self.orders.get(node.id) in (ElementOrder.WATERMARKS, ElementOrder.SOURCES):
             return SINGLE_TASK
         return node.key_of(input)
 
     def _order(self, node: Node) -> ElementOrder:
-        """How a strategy knows in which order elements come."""
         edges = [found for read in node.inputs for found in _producers(read)]
         if not any(self.level[each.id] or (how and how.exchanges) for each, how in edges):
             return ElementOrder.READ

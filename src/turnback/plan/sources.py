@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import xxhash
 
 from turnback.errors import PlanError
-from turnback.plan.bad_records import plain_path
+from turnback.plan.bad_records import plain_path, policy_of
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,7 @@ def whole_source(uid: str) -> str:
 
 @dataclass(frozen=True)
 class EpochLimit:
-    """A limit for files; one file is read in any case, however large it is.
-
-    Attributes:
-        files: How many new files; None for all there are.
-        bytes: How many bytes new files may have together; None for any number.
-    """
+    """A limit for files; one file is read in any case, however large it is."""
 
     files: int | None = None
     bytes: int | None = None
@@ -157,18 +152,8 @@ class WatchedFiles:
 
 
 def watched_files(path: str, given: Any) -> WatchedFiles | None:
-    """What is to be looked at, as the user asks for; None for nothing.
-
-    Raises:
-        PlanError: There is no such policy, or it is more than can be done.
-    """
-    try:
-        policy = ChangedFilesPolicy(given)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in ChangedFilesPolicy)
-        raise PlanError(
-            f"from_files: on_changed_files takes one of {known}, got {given!r:.80}"
-        ) from None
+    """What is to be looked at, as the user asks for; None for nothing."""
+    policy = policy_of(ChangedFilesPolicy, "from_files: on_changed_files", given)
     if policy is ChangedFilesPolicy.IGNORE:
         return None
     if _is_remote(path):

@@ -25,8 +25,6 @@ class KeyContext:
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
         locations: Of the keys so far; they depend on nothing but the key.
-        get: Reads one entry of the store; `get_many` reads several.
-        scan: Reads all entries below a prefix.
     """
 
     __slots__ = (

@@ -175,8 +175,8 @@ def _join_metadata(directory: Path) -> Path:
     remove_store(directory)
     _sweep_metadata(metadata.parent)
     number = secrets.token_hex(16)
-    for place in (directory, metadata):
-        place.mkdir(parents=True)
+    for each in (directory, metadata):
+        each.mkdir(parents=True)
     (metadata / _TABLES).write_text(str(directory.absolute()))
     (metadata / _NUMBER).write_text(number)
     (directory / _NUMBER).write_text(number)

@@ -90,7 +90,6 @@ class Levels:
     def run(
         self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
     ) -> list[Barrier]:
-        """Run one epoch over the batches of each source."""
         parts = self._source_tasks(inputs) or {0: []}
         for program, order in zip(self.programs, orders, strict=True):
             parts = self._run_level(program, order, parts)
@@ -103,7 +102,6 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """The input of the first level."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}

@@ -123,6 +123,7 @@ class Trial:
     """One sink, its target and a job that uses it.
 
     Attributes:
+        promise: The one that is looked at.
         sink: As the user made it; tasks and drivers use copies, as other processes would.
         make: Makes another sink, with an empty target of its own.
         read: Reads what the target shows, given the sink.
@@ -131,6 +132,7 @@ class Trial:
         update: An older and a newer element of one key, if the user gave them.
     """
 
+    promise: Promise
     sink: Sink
     make: Callable[[], Sink]
     read: Callable[[Any], Iterable[Any]]
@@ -150,6 +152,11 @@ class Trial:
         return self.job.directory
 
     @property
+    def versions(self) -> tuple[Any, Any]:
+        assert self.update is not None, "stories about them are only told with them"
+        return self.update
+
+    @property
     def storage(self) -> StorageRef:
         return StorageRef(self.job.uri)
 
@@ -167,32 +174,32 @@ class Trial:
 
     def other_job(self) -> Trial:
         """Another job with this very sink. It counts its attempts and tasks by itself."""
-        place = self.directory.with_name("other")
-        place.mkdir()
-        return self._played_by(PlayedJob("other", "other-1", place))
+        directory = self.directory.with_name("other")
+        directory.mkdir()
+        return self._played_by(PlayedJob("other", "other-1", directory))
 
     def copied_job(self) -> Trial:
         """A copy of the job directory as it is now, started under the same name."""
-        place = self.directory.with_name("copy")
-        shutil.copytree(self.directory, place)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, dict(self.job.nonces)))
+        directory = self.directory.with_name("copy")
+        shutil.copytree(self.directory, directory)
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, dict(self.job.nonces)))
 
     def moved_job(self) -> Trial:
-        """The same job after its directory was moved to another place."""
-        place = self.directory.with_name("moved")
-        shutil.move(self.directory, place)
+        """The same job after its directory was moved."""
+        directory = self.directory.with_name("moved")
+        shutil.move(self.directory, directory)
         self._jobs.jobs.remove(self.job)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, self.job.nonces))
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, self.job.nonces))
 
     def backup(self) -> Callable[[], Trial]:
         """Back the job directory up; what is returned restores it and everything it knew."""
-        place = self.directory.with_name("backup")
+        directory = self.directory.with_name("backup")
         nonces = dict(self.job.nonces)
-        shutil.copytree(self.directory, place)
+        shutil.copytree(self.directory, directory)
 
         def restore() -> Trial:
             shutil.rmtree(self.directory)
-            shutil.copytree(place, self.directory)
+            shutil.copytree(directory, self.directory)
             self._jobs.jobs.remove(self.job)
             return self._played_by(PlayedJob(JOB, JOB_ID, self.directory, nonces))
 
@@ -296,7 +303,6 @@ class Trial:
         return committer
 
     def commit(self, attempt: int, epoch: int, *elements: Any) -> None:
-        """Run and commit an epoch of one task."""
         self.driver(attempt).commit(self.prepared(attempt, epoch, *elements))
 
     def staged(self) -> dict[Path, bytes]:
@@ -306,7 +312,11 @@ class Trial:
 
     # -- readers
 
-    def expect(self, promise: Promise, expected: Sequence[Any], after: str) -> None:
+    def broken(self, problem: str, promise: Promise | None = None) -> PromiseBrokenError:
+        """The error for a sink that breaks the promise, or another one."""
+        return PromiseBrokenError(promise or self.promise, problem)
+
+    def expect(self, expected: Sequence[Any], after: str, promise: Promise | None = None) -> None:
         """Raise `PromiseBrokenError` unless readers see these elements, in any order."""
         seen = [comparable(element) for element in self.read(self.sink)]
         missing = [comparable(element) for element in expected]
@@ -318,8 +328,8 @@ class Trial:
         if missing or more:
             problems = [f"{missing!r} missing"] if missing else []
             problems += [f"{more!r} too much"] if more else []
-            raise PromiseBrokenError(
-                promise, f"after {after}, the target shows {seen!r}: {' and '.join(problems)}"
+            raise self.broken(
+                f"after {after}, the target shows {seen!r}: {' and '.join(problems)}", promise
             )
 
     def close(self) -> None:

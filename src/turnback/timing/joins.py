@@ -113,7 +113,6 @@ class IntervalJoinPlan:
     """Everything an interval join is made of.
 
     Attributes:
-        types: Those of the left and of the right elements.
         late_left: Where left elements go that are later than the watermark; None drops them.
         late_right: The same for right elements.
     """

@@ -414,7 +414,6 @@ class WindowOperator(KeyedProcessFunction):
     # -- time
 
     def _gone_at(self, window: TimeWindow) -> int:
-        """When a window is forgotten."""
         if window == GLOBAL_WINDOW:
             return MAX_TIME
         lateness = self._plan.lateness_ms if self._plan.assigner.is_event_time else 0
@@ -425,7 +424,6 @@ class WindowOperator(KeyedProcessFunction):
         return self._plan.assigner.is_event_time and self._gone_at(window) <= watermark
 
     def cleanup_timer(self, window: TimeWindow) -> tuple[TimeDomain, int]:
-        """The timer with which a window is forgotten."""
         return self._domain, self._gone_at(window)
 
     def _register_timers(self, window: TimeWindow, ctx: Any) -> None:

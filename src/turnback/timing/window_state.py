@@ -212,12 +212,7 @@ _KINDS: dict[str, type[WindowState]] = {
 
 
 class WindowStateStore:
-    """The states of one window, or of one key; PyFlink's `KeyedStateStore`.
-
-    Args:
-        states: The map that holds them all.
-        window: The window; None for the key.
-    """
+    """The states of one window, or of one key; PyFlink's `KeyedStateStore`."""
 
     def __init__(self, states: Any, window: TimeWindow | None = None) -> None:
         self._states = states
@@ -262,7 +257,6 @@ class WindowStates:
     """The states that a `ProcessWindowFunction` keeps, of every window of a key and of the key.
 
     Args:
-        runtime_context: Where the maps are asked for that hold them.
         refusal: Why windows cannot have state; None if they can.
     """
 
@@ -284,11 +278,9 @@ class WindowStates:
         return WindowStateStore(self._of_key)
 
     def windows(self) -> set[tuple[int, int]]:
-        """The windows of the current key that have state."""
         return {(each[0], each[1]) for each in self._of_windows}
 
     def forget(self, window: TimeWindow) -> None:
-        """Delete the state of a window."""
         for entry in self._of_windows.of_window(window):
             self._of_windows.remove(entry)
 

@@ -69,15 +69,11 @@ def from_column(column: pa.Array, type_: TypeInfo) -> list[Any]:
             return special(column)
     if isinstance(type_, DecimalTypeInfo):
         return _decimals(column)
-    if not column.null_count and _is_number(column.type):
+    if not column.null_count and (pt.is_integer(column.type) or pt.is_floating(column.type)):
         column = column.to_numpy()  # has always been fast, which cannot be said of to_pylist
         return column.tolist()  # type: ignore[no-any-return]
     result: list[Any] = column.to_pylist()
     return result
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
 def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:

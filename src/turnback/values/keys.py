@@ -136,7 +136,6 @@ def _null_key(key: Any) -> NullKeyError:
 
 
 def _not_null(convert: Convert) -> Convert:
-    """Return a function of keys that refuses null."""
 
     def checked(key: Any) -> Any:
         if key is None:

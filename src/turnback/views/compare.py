@@ -104,21 +104,10 @@ def summary(before: Snapshot, after: Snapshot) -> list[StateDiff]:
         for id in state_ids(before, after):
             pair = state_pair(before, after, *id)
             counts = Counter[Change]()
-            unchanged = 0
             for changes, same in _all_changes(pair):
                 counts.update(change.change for change in changes)
-                unchanged += same
-            counted.append(
-                StateDiff(
-                    *id,
-                    added=counts[Change.ADDED],
-                    removed=counts[Change.REMOVED],
-                    changed=counts[Change.CHANGED],
-                    unchanged=unchanged,
-                    incomparable=pair.problem,
-                    note=pair.note or None,
-                )
-            )
+                counts[Change.UNCHANGED] += same
+            counted.append(StateDiff.of(id, pair, counts))
     return counted
 
 

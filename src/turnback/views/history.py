@@ -205,7 +205,6 @@ class AttemptLife:
 
     @property
     def ended(self) -> Record | None:
-        """The record of its end: `JobEnded` or `Restarting`."""
         ends = (r for r in reversed(self.records) if isinstance(r.event, JobEnded | Restarting))
         return next(ends, None)
 

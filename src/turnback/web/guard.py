@@ -167,7 +167,6 @@ class Guard:
 
 
 def _is_for_programs(path: str) -> bool:
-    """Return whether programs ask for this path, not people."""
     return path == "/metrics" or path == "/api" or path.startswith("/api/")
 
 
@@ -337,35 +336,23 @@ async def read_form(request: Request) -> tuple[str, str]:
 
 _MOST_CLIENTS = 1_000
 _EVERYBODY = object()
+_WINDOW_MS = 60_000
+_MOST_WRONG = 10
+"""So many tokens of a client may be wrong; then it has to wait, even with the right one."""
+_MOST_OF_ALL = 200
+"""The same for all clients together: one may appear as many."""
 
 
 class LoginThrottle:
-    """Counts the wrong tokens of each client, and of all clients, within the last minute.
+    """Counts the wrong tokens of each client, and of all clients, within the last minute."""
 
-    Args:
-        now_ms: Tells the time.
-        most: So many of a client may be wrong; then it has to wait, even with the right one.
-        most_of_all: The same for all clients together: one may appear as many.
-        window_ms: For how long each counts.
-    """
-
-    def __init__(
-        self,
-        now_ms: Callable[[], int],
-        most: int = 10,
-        most_of_all: int = 200,
-        window_ms: int = 60_000,
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._most = most
-        self._most_of_all = most_of_all
-        self._window_ms = window_ms
         self._times: dict[Hashable, deque[int]] = {}
 
     def wait_s(self, client: str) -> int | None:
         """In how many seconds the client may try again; None if it need not wait."""
-        waits = (self._wait_ms(client, self._most), self._wait_ms(_EVERYBODY, self._most_of_all))
-        longest = max(waits)
+        longest = max(self._wait_ms(client, _MOST_WRONG), self._wait_ms(_EVERYBODY, _MOST_OF_ALL))
         return -(-longest // 1000) if longest > 0 else None
 
     def count(self, client: str) -> None:
@@ -378,6 +365,6 @@ class LoginThrottle:
     def _wait_ms(self, who: Hashable, most: int) -> int:
         times = self._times.get(who, deque())
         now = self._now_ms()
-        while times and times[0] + self._window_ms <= now:
+        while times and times[0] + _WINDOW_MS <= now:
             times.popleft()
-        return times[0] + self._window_ms - now if len(times) >= most else 0
+        return times[0] + _WINDOW_MS - now if len(times) >= most else 0

@@ -25,13 +25,10 @@ class Site:
     """What is served, and to whom; `ConfigurationError` if that cannot be.
 
     Attributes:
-        token: Whoever knows it may change things.
         port: The port to listen on; `serve` takes 0 for any free one.
-        read_only: Whether nobody may change anything.
         root_path: The path below which a reverse proxy shows it, such as "/turnback".
         allowed_hosts: Further names, with or without a port, by which browsers may call it.
         runs_dir: Log files are shown if they are below this directory.
-        savepoints_dir: The configured directory for savepoints, to be shown.
     """
 
     jobs: Jobs

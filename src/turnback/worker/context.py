@@ -27,11 +27,7 @@ from turnback.worker.message import Order, TaskName, user_error
 
 
 class PlainContext:
-    """The context of an element without a key.
-
-    Attributes:
-        time: Its event time, None if it has none.
-    """
+    """The context of an element without a key."""
 
     __slots__ = ("_service", "time")
 

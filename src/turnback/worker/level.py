@@ -185,7 +185,6 @@ def redriven(
 def _tasks(
     operator: Operator, read: Input, letters: Sequence[Letter], program: LevelProgram
 ) -> list[int]:
-    """The task that each letter belongs to."""
     if read.key is None:
         count = 1 if program.reads_sources else operator.parallelism
         return [letter.task % count for letter in letters]

@@ -38,8 +38,6 @@ class TaskAck(msgspec.Struct, frozen=True):
 
     Attributes:
         upstream: The task attempts whose output it read.
-        state: The delta it wrote, if its state changed.
-        schemas: The states its operators have registered.
         transactions: Prepared sink transactions by sink uid.
         records: Number of elements read and written, by operator uid.
         left_out: Number of elements at which functions failed, and which were left out, by uid.
@@ -110,12 +108,9 @@ class Order:
 
     Attributes:
         attempt: Fencing number of this life of the job.
-        backend: Name of the state backend.
         local_dir: Where local stores live; None for the machine's default.
-        storage: Where state files go.
         files: For each partition the confirmed state files, in epoch order.
         line: This attempt of this driver, see `Fence.line`.
-        time: What time it is.
         letters: Dead letters that are fed back to operators of the level.
         nonce: Which driver runs this attempt.
         directory_id: Stands for the job directory, see `sinks.base.directory_digest`.

@@ -251,13 +251,8 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     tables = [pa.Table.from_batches([batch.arrow]) for batch in batches]
     (data,) = pa.concat_tables(tables).combine_chunks().to_batches()
     joined = Batch(batches[0].type, data)
-    joined.stamps = Stamps.join([batch.stamps or _none(len(batch)) for batch in batches])
+    joined.stamps = Stamps.join([batch.stamps or _unknown(len(batch)) for batch in batches])
     return joined
-
-
-def _none(count: int) -> Stamps:
-    none = np.full(count, MIN_TIME, np.int64)
-    return Stamps.of(none, none)
 
 
 class TimerContext(KeyedContext):
@@ -293,7 +288,6 @@ class TimerContext(KeyedContext):
         self._names: Any = None
 
     def during(self, domain: TimeDomain, time: int, names: Any) -> None:
-        """Become the context of a timer, and of what it holds."""
         self._domain = domain
         self.time = time
         self._names = names
@@ -391,7 +385,7 @@ class TimerRunner(OrderedRunner):
         self.context = TimerContext(backend, time, self._event, self._processing)
         self._element_watermark = self._mark = MIN_TIME
         """The watermark at the last element, and at what was given last."""
-        self._cause: OutputPosition = (NOWHERE, 0)
+        self._position: OutputPosition = (NOWHERE, 0)
 
     def begin(self) -> None:
         super().begin()
@@ -402,7 +396,7 @@ class TimerRunner(OrderedRunner):
         context.watermark, after = self.watermarks()
         self._element_watermark = self._mark = context.watermark
         out = self.timed_output()
-        self._cause = (NOWHERE, 0)
+        self._position = (NOWHERE, 0)
         now = self.time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
@@ -411,7 +405,7 @@ class TimerRunner(OrderedRunner):
         row = None
         due = self._event.due
         try:
-            for mark, moment, key, row, function, cause in elements:
+            for mark, moment, key, row, function, position in elements:
                 if due and due[0][0] <= mark:
                     self._fire_event(mark, out)
                 if mark > context.watermark:
@@ -419,8 +413,8 @@ class TimerRunner(OrderedRunner):
                 self._element_watermark = self._mark = context.watermark
                 self.backend.key = key
                 context.time = moment
-                self._cause = cause
-                out.add(function(row, context), moment, context.watermark, cause)
+                self._position = position
+                out.add(function(row, context), moment, context.watermark, position)
         except Exception as e:
             raise self.failed(e, row) from e
         if self.time.epoch.ended:
@@ -451,8 +445,8 @@ class TimerRunner(OrderedRunner):
             # when it was set, it comes after what set it: the last element, or another timer.
             if time > self._element_watermark or self._mark > self._element_watermark:
                 self._mark = max(self._mark, time - 1)
-                self._cause = out.end_of_watermark(key)
-            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._cause)
+                self._position = out.end_of_watermark(key)
+            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._position)
 
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
@@ -470,13 +464,13 @@ class TimerRunner(OrderedRunner):
         out: TimedOutput,
         stamp: int | None,
         mark: int,
-        cause: OutputPosition,
+        position: OutputPosition,
     ) -> None:
         op = self.operator
         context = self.context
         context.during(domain, time, names)
         try:
-            out.add(op.function.on_timer(time, context), stamp, mark, cause)
+            out.add(op.function.on_timer(time, context), stamp, mark, position)
         except Exception as e:
             name = f"{op.name}, on_timer"
             key = self.backend.key
@@ -488,12 +482,7 @@ _CANCEL_S = 5.0
 
 
 class _Call(NamedTuple):
-    """A call for one element.
-
-    Attributes:
-        stamps: Those of the element, if it has any.
-        part: The part of the source that it comes from.
-    """
+    """A call for one element."""
 
     value: Any
     future: Future[list[Any]]
@@ -506,7 +495,6 @@ class _CallsOfEpoch:
 
     Attributes:
         calls: Those whose results were not given out yet, in the order of their elements.
-        tasks: What runs them.
         room: Lets only so many run at once.
         failed: The first error, and the element.
     """
@@ -594,9 +582,9 @@ class AsyncWaitRunner(FunctionRunner):
         columns = np.array([call.stamps for call in calls], np.int64).T
         return self.output(rows, Stamps(*columns).repeat([len(some) for some in results]))
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         if not isinstance(error, asyncio.CancelledError):
-            return super().failed(error, element)
+            return super().failed(error, element, **about)
         op = self.operator
         advice = (
             "it was waiting for something that was cancelled, such as a request of a closed client"
@@ -810,18 +798,13 @@ def _stamps(batches: list[Batch]) -> Stamps | None:
     return Stamps.join(known) if known and len(known) == len(batches) else None
 
 
-def _unknown(count: int, mark: int) -> Stamps:
+def _unknown(count: int, mark: int = MIN_TIME) -> Stamps:
     """Stamps of elements without a time."""
     return Stamps.of(np.full(count, MIN_TIME, np.int64), np.full(count, mark, np.int64))
 
 
 class BroadcastContext:
-    """The context of a broadcast element.
-
-    Attributes:
-        time: Its event time, None if it has none.
-        states: The broadcast states, by name.
-    """
+    """The context of a broadcast element."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
@@ -881,8 +864,6 @@ class OpenOperators:
 
     Attributes:
         operators: By node id, in the order data flows through them.
-        backends: The keyed state of those that have a key.
-        operator_backends: The state of the subtasks of those that have such state.
         runners: What runs them; none for sinks, nor where an operator has no subtask.
         ran: What its functions have run last, if they have run it to its end.
     """

@@ -38,7 +38,6 @@ class RowLayout:
     In what comes from the sources, `_segment` is the file and `_mark` the block of it, if known.
 
     Attributes:
-        timed: Whether it has the columns of `Stamps`.
         bare: Whether the first three are left out: what Spark reads of a single source has neither
             other channels nor barriers among it, and every column costs the JVM for every row.
     """
@@ -217,7 +216,6 @@ class LevelProgram:
         upstream_tasks: Number of tasks of the level before, 0 for the first level; None if only
             the driver knows it, for tasks that read the sources.
         next_parallelism: Number of tasks of the next level; None for the last.
-        max_parallelism: Number of key groups.
         strategies: How late elements may be, by uid of all watermark strategies of the job; None
             for no watermarks.
     """

@@ -114,11 +114,12 @@ class Runner(ABC):
         self.written += sum(len(batch) for _, batch in self.parts)
         return out
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
         op = self.operator
-        advice = return_advice(error, self.operator)
-        return user_error(error, op.uid, op.name, advice, element=element)
+        return user_error(
+            error, op.uid, op.name, return_advice(error, op), **about, element=element
+        )
 
 
 class ForwardRunner(Runner):
@@ -210,7 +211,7 @@ class FlatMapRunner(FunctionRunner):
     def _process(self, batch: Batch, input: int) -> Batch | None:
         function = self._function(input)
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, function)
+            return self._process_indexed(batch, function)
         rows = batch.rows
         row = None
         admit = self.freezer.admit
@@ -229,7 +230,7 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
+    def _process_indexed(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
         context = self.context
         out = self.collect()
         row = None
@@ -251,11 +252,7 @@ class FlatMapRunner(FunctionRunner):
 
 
 class KeyedRunner(FunctionRunner):
-    """Base of the operators with state per key.
-
-    Attributes:
-        key_readers: What reads the keys of each input that has them.
-    """
+    """Base of the operators with state per key."""
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
         super().__init__(operator)
@@ -266,10 +263,8 @@ class KeyedRunner(FunctionRunner):
             if each.key is not None
         ]
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
-        op = self.operator
-        advice = return_advice(error, op)
-        return user_error(error, op.uid, op.name, advice, key=self.backend.key, element=element)
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
+        return super().failed(error, element, key=self.backend.key, **about)
 
 
 class KeyedProcessRunner(KeyedRunner):
@@ -290,7 +285,7 @@ class KeyedProcessRunner(KeyedRunner):
         keys = self.key_readers[input](batch)
         function = self._functions[input]
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, keys, function)
+            return self._process_indexed(batch, keys, function)
         backend = self.backend
         rows = batch.rows
         row = None
@@ -311,7 +306,7 @@ class KeyedProcessRunner(KeyedRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(
+    def _process_indexed(
         self, batch: Batch, keys: list[Any], function: ElementFunction
     ) -> Batch | None:
         backend = self.backend
@@ -393,7 +388,6 @@ class KeyedFilterRunner(KeyedRunner):
 
 
 def _passed(batch: Batch, mask: list[bool]) -> Batch | None:
-    """Those elements of a batch that passed a filter."""
     if is_mutable(batch.type):
         passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
     else:
@@ -418,19 +412,14 @@ class BatchRunner(Runner):
         op = self.operator
         assert op.type is not None
         schema = stream_schema(op.type)
-        tables: list[pa.Table] = []
-        try:
+
+        def conformed() -> list[pa.Table]:
             result = function(*arguments)
             whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
-            for part in [result] if whole else result:
-                if part is not None:
-                    tables.append(self._conform(part, schema))
-        except GroupError as e:
-            raise self._of_group(e) from None
-        except ElementTypeError:
-            raise
-        except Exception as e:
-            raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
+            parts = [result] if whole else result
+            return [self._conform(part, schema) for part in parts if part is not None]
+
+        tables: list[pa.Table] = self.attempt(elements, conformed)
         if not sum(t.num_rows for t in tables):
             return None
         batches = pa.concat_tables(tables).combine_chunks().to_batches()
@@ -446,7 +435,8 @@ class BatchRunner(Runner):
         try:
             return function(*arguments)
         except GroupError as e:
-            raise self._of_group(e) from None
+            op = self.operator
+            raise ElementTypeError(f"operator {op.uid!r} ({op.name}): {e}") from None
         except ElementTypeError:
             raise
         except Exception as e:
@@ -465,9 +455,6 @@ class BatchRunner(Runner):
         # Its memory may be a NumPy array that the function fills again; the empty part makes
         # Arrow copy it.
         return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
-
-    def _of_group(self, error: GroupError) -> ElementTypeError:
-        return ElementTypeError(f"operator {self.operator.uid!r} ({self.operator.name}): {error}")
 
     def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator

@@ -327,7 +327,6 @@ class Move:
     epoch: int
 
     def rows(self, stored: StoredRows) -> pa.Table:
-        """Its rows, of a state that all subtasks have stored."""
         subs, values = redistribute(
             stored.schema.kind,
             stored.rows(0, self.max_parallelism - 1),

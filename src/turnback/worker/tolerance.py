@@ -65,11 +65,7 @@ _TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROC
 
 
 class ElementGuard:
-    """Calls the function of an operator; an element at which it fails leaves no trace.
-
-    Attributes:
-        failed: At how many elements it has failed in this epoch.
-    """
+    """Calls the function of an operator; an element at which it fails leaves no trace."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
@@ -172,7 +168,7 @@ class ElementGuard:
         )
         key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
         why = f"{type(error).__name__}: {error}"
-        told = (
+        fields = (
             letter.operator,
             key,
             f"{row!r:.{_SHOWN}}",
@@ -182,7 +178,7 @@ class ElementGuard:
             letter.position,
             letter.encode(),
         )
-        return ((_LETTER_TAG, told),)
+        return ((_LETTER_TAG, fields),)
 
 
 def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:
