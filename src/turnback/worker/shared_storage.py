@@ -19,14 +19,14 @@ def require_shared_storage(storage: StorageRef, fence: str, nonce: str) -> None:
     Args:
         storage: The storage of the job.
         fence: The path of the fence of this attempt.
-        nonce: What only the fences of this driver hold.
+        nonce: What only the fences of this driver hold; empty if there is no driver.
 
     Raises:
         StorageNotSharedError: The fence is not there.
         StorageError: The storage cannot be read.
     """
     key = (storage.uri, nonce)
-    if storage.inline or key in _seen:
+    if storage.inline or not nonce or key in _seen:
         return
     try:
         found = storage_of(storage).get(fence)

@@ -29,7 +29,7 @@ CODES = {
     "IncompatibleStateError": 5, "AmbiguousJobError": 2, "ConfigurationError": 2, "PlanError": 2,
     "UnsupportedTypeError": 2, "JobInUseError": 4, "JobNotRunningError": 4, "FencedError": 4,
     "AlreadyExistsError": 4, "StillNeededError": 4, "CorruptFileError": 6, "FormatVersionError": 6,
-    "StorageError": 7, "LocalStoreError": 7,
+    "StorageError": 7, "StorageNotSharedError": 7, "LocalStoreError": 7,
     "CommitStateUnknownError": 7, "CheckpointTimeoutError": 8,
 }  # fmt: skip
 
