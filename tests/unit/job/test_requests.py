@@ -281,20 +281,18 @@ class Scripted(ManualClock):
             self.steps.pop(0)()
 
 
-def test_waiting_sees_progress_and_the_result(storage, clock, requests) -> None:
+def test_waiting_goes_on_until_there_is_a_result(storage, clock, requests) -> None:
     (id_,) = ask(requests)
     waiter = Requests(
         storage,
         Scripted(
             lambda: requests.report(id_, RequestProgress(1, 2, 10, 0)),
             lambda: None,
-            lambda: requests.report(id_, RequestProgress(2, 2, 20, 0)),
             lambda: requests.finish(id_, RequestOutcome(DONE, path="/sp")),
         ),
     )
-    seen: list[RequestProgress] = []
-    assert waiter.wait(id_, None, seen.append).path == "/sp"
-    assert [progress.done for progress in seen] == [1, 2]
+    assert waiter.wait(id_).path == "/sp"
+    assert waiter.progress(id_) == RequestProgress(1, 2, 10, 0)
 
 
 def test_waiting_has_an_end(requests, clock) -> None:
