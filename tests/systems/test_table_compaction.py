@@ -320,7 +320,7 @@ def test_another_jobs_table_is_left_alone(daily: Job) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, "5", True, 2.5, 10**7])
 def test_options_that_cannot_be_used(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match="compact_files must be a number of files, 2 to"):
+    with pytest.raises(ConfigurationError, match="compact_files must be a number of files from 2 to"):
         DeltaSink(tmp_path, compact_files=value)
 
 
