@@ -103,7 +103,7 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
         for lag, shown in [
             (Lag(records=0, seconds=0.0, catch_up_s=0.0, measured_ms=1), "0caught up"),
             (Lag(records=9, seconds=2.0, change_per_s=1.0, measured_ms=1), "9oldest 2 s"),
-            (Lag(records=None, seconds=None, measured_ms=1), "\N{EN DASH}not known now"),
+            (Lag(records=None, seconds=None, measured_ms=1), "\N{EN DASH}currently unknown"),
             (
                 Lag(records=20_000, seconds=7300, change_per_s=3.0, measured_ms=1),
                 "20.0 koldest 2 h, not catching up",

@@ -81,7 +81,7 @@ def test_another_number_of_key_groups_is_refused(jobs: Jobs) -> None:
     jobs.feed("events", {"k": "a"})
     before = jobs.checkpoints()
     with pytest.raises(
-        IncompatibleStateError, match=r"64 key groups, but the program 128; call set_"
+        IncompatibleStateError, match=r"64 key groups, but the program has 128; call set_"
     ):
         count(jobs, jobs.env())
     assert jobs.out() == counted("a")
@@ -133,8 +133,8 @@ CHANGES: dict[str, tuple[Any, str, str, str]] = {
         "count",
         r"'count' of operator 'count'.*keyed by columns .*, now by a",
     ),
-    "name": (Renamed, "k", "count", r"nothing .* claims:\n  state 'count' of operator 'count'"),
-    "uid": (Count, "k", "other", r"nothing .* claims:\n  state 'count' of operator 'count'"),
+    "name": (Renamed, "k", "count", r"no operator .* claims:\n  state 'count' of operator 'count'"),
+    "uid": (Count, "k", "other", r"no operator .* claims:\n  state 'count' of operator 'count'"),
 }
 
 

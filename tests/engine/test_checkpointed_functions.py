@@ -76,7 +76,7 @@ WAITING = ListStateDescriptor("waiting", Types.LONG())
         ),
         (
             lambda store: store.get_list_state(ListStateDescriptor("waiting", str)),
-            "state 'waiting' of operator 'pairs' does not fit the program",
+            "state 'waiting' of operator 'pairs' does not match the program",
         ),
     ],
 )
@@ -193,7 +193,7 @@ class NoList(Asking):
             r"requests the state 'waiting' after initialize_state\(\)",
         ),
         (NoList(lambda state: state.update([None])), StateError, "cannot hold None"),
-        (NoList(lambda state: state.add("x")), StateError, "'x' does not fit the declared type"),
+        (NoList(lambda state: state.add("x")), StateError, "'x' does not match the declared type"),
         (NoList(lambda state: 1 / 0), UserFunctionError, r"snapshot_state\(\)"),
     ],
 )

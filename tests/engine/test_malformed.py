@@ -213,7 +213,7 @@ def test_the_policy_may_change_and_the_count_goes_on(jobs: Jobs) -> None:
     run(jobs, "skip")
     assert counts(jobs) == {"events": 2}
     feed(jobs, "events", GOOD, "[")
-    with pytest.raises(MalformedRecordError, match="does not fit its schema"):
+    with pytest.raises(MalformedRecordError, match="does not match its schema"):
         run(jobs, "fail")
     assert counts(jobs) == {"events": 2}
     run(jobs, "dead_letter")

@@ -80,7 +80,7 @@ WRONG = [
     ),
     (
         lambda events: events.map(as_text, Types.LONG()),
-        ["does not fit the type bigint", line_of(as_text)],
+        ["does not match the type bigint", line_of(as_text)],
     ),
     (lambda events: events.flat_map(as_text, Types.LONG()), ["`yield` it", line_of(as_text)]),
 ]

@@ -299,7 +299,7 @@ def test_what_is_refused_before_anything_is_written(jobs: Jobs, saved: Path) -> 
         Program(jobs).build(env).execute("job", bounded=True, start_from=where)
 
     with pytest.raises(
-        IncompatibleStateError, match=r"128 key groups, but the program 64.*offline"
+        IncompatibleStateError, match=r"128 key groups, but the program has 64.*offline"
     ):
         start(saved, 64)
     with pytest.raises(CheckpointNotFoundError, match="does not exist or is empty"):

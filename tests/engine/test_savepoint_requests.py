@@ -111,7 +111,7 @@ def test_an_open_request_is_answered_when_the_job_ends(jobs):
     try:
         future.result(60)
     except CheckpointError as e:
-        assert "ended" in str(e) or "given up" in str(e)
+        assert "ended" in str(e) or "abandoned" in str(e)
         with pytest.raises(CheckpointNotFoundError):
             SavepointDirectory.locate(jobs.directory / "sp").load()
     assert Requests(JobDirectory.locate(jobs.root, "job").storage).open() == []

@@ -190,7 +190,7 @@ def test_a_user_error_in_on_timer_names_the_timer(tmp_path: Path) -> None:
         (lambda: WatermarkStrategy.no_watermarks(), "the watermark strategy has no timestamps"),
         (
             lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("when"),
-            r"no column 'when'; there are \['k', 'at'\]",
+            r"no column 'when'; the columns are \['k', 'at'\]",
         ),
         (
             lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("k"),

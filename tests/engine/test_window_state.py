@@ -182,7 +182,7 @@ HOUR = StateTtlConfig.new_builder(Time.hours(1)).build()
         ),
         (
             lambda c: c.window_state().get_state(ValueStateDescriptor("x", int)).update("text"),
-            "'text' of class str does not fit the type bigint",
+            "'text' of class str does not match the type bigint",
         ),
     ],
 )

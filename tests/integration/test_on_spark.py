@@ -218,7 +218,7 @@ def test_a_source_with_another_number_of_streams_is_refused(jobs: Jobs) -> None:
     jobs.feed("events", {"k": "a"}, {"k": "a"})
     jobs.feed("more", {"k": "b"})
     assert union(jobs, "events") == counted("aa")
-    with pytest.raises(IncompatibleStateError, match="reads 2 streams now, and 1 in chk-"):
+    with pytest.raises(IncompatibleStateError, match="reads 2 streams, but 1 in chk-"):
         union(jobs, "events", "more")
     assert union(jobs, "events") == []
     again = union(jobs, "events", "more", allow_non_restored_state=["events"])

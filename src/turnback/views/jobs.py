@@ -131,7 +131,7 @@ class Jobs:
                 )
             if fitting:
                 names = ", ".join(repr(job.name) for job in fitting)
-                more = "the whole" if whole else "a longer"
+                more = "the full" if whole else "a longer"
                 raise AmbiguousJobError(f"{text!r} matches {names}: use {more} name")
         raise self._missing(text)
 

@@ -528,7 +528,7 @@ def test_a_lost_reply_fails_the_task_and_the_next_one_writes_the_same(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"key": "likes"}, "key and values name 'likes', but the stream has 'post', 'n'"),
+        ({"key": "likes"}, "key and values contain 'likes', but the stream has 'post', 'n'"),
         ({"values": "likes"}, "key and values contain 'likes'"),
         ({"key": ["post", "n"]}, "no column besides the key post, n"),
     ],

@@ -120,7 +120,7 @@ def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
     ("column", "kind", "value", "told"),
     [
         ("char(5)", Types.STRING(), "ab ", "trailing spaces would be lost"),
-        ("binary(4)", Types.BYTES(), b"a", "padded to 4 bytes"),
+        ("binary(4)", Types.BYTES(), b"a", "exactly 4 bytes"),
         ("varbinary(2)", Types.BYTES(), b"abc", "the limit is 2 bytes"),
         ("tinytext", Types.STRING(), "ä" * 128, "the limit is 255 bytes"),
         ("enum('a', 'it''s')", Types.STRING(), "A", "not one of the column's values"),
@@ -156,7 +156,7 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
         ("datetime", Types.SQL_TIMESTAMP(), r"truncates fractions of a second; use datetime\(6\)"),
         ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
         ("set('a', 'b')", Types.STRING(), "reorder its members"),
-        ("uuid", Types.LIST(Types.STRING()), "does not take"),
+        ("uuid", Types.LIST(Types.STRING()), "does not accept"),
         ("double(10,2)", Types.DOUBLE(), "it rounds; use double"),
         ("int GENERATED ALWAYS AS (1) VIRTUAL", Types.INT(), "generates 'value' itself"),
     ],

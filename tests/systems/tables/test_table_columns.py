@@ -125,7 +125,7 @@ def test_arguments_that_cannot_be_used(place, arguments, reason):
     ("arguments", "reason"),
     [
         ({"partition_by": ["week"]}, "'week', which the stream does not have; .* post, n, day"),
-        ({"mode": "upsert", "key": ["id"]}, "key names 'id', which the stream does not have"),
+        ({"mode": "upsert", "key": ["id"]}, "key contains 'id', which the stream does not have"),
         (
             {"partition_by": ["post", "n", "day"]},
             "needs at least one column that is not in partition_by",

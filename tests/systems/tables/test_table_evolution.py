@@ -129,7 +129,7 @@ def test_what_was_promised_is_written_once_the_table_fits(tmp_path: Path) -> Non
     altered(place)
     with pytest.raises(TableChangedError):
         committer.commit(promised)
-    with pytest.raises(ConfigurationError, match="does not fit"):
+    with pytest.raises(ConfigurationError, match="does not match"):
         job.start(4, promised)
     with place.table().update_schema() as update:
         update.rename_column("number", "n")

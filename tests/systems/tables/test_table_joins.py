@@ -238,7 +238,7 @@ def test_readers_can_skip_joined_files(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"write_every": 0}, "write_every is a number of checkpoints, 1 to 1000, not 0"),
+        ({"write_every": 0}, "write_every must be a number of checkpoints from 1 to 1000, not 0"),
         ({"write_every": "10"}, "write_every must be a number of checkpoints"),
         ({"write_every": True}, "write_every must be a number of checkpoints"),
         ({"write_every": 2.5}, "write_every must be a number of checkpoints"),

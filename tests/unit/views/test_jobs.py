@@ -156,7 +156,7 @@ def test_what_changes_a_job_needs_its_whole_name_or_id(root: str) -> None:
         with pytest.raises(JobNotFoundError, match="If you mean 'diskfull', use its full name"):
             jobs.find(text, whole=True)
     Driver(root, "disk")
-    with pytest.raises(AmbiguousJobError, match="use the whole name"):
+    with pytest.raises(AmbiguousJobError, match="use the full name"):
         jobs.find("dis", whole=True)
     assert jobs.find("disk", whole=True).name == "disk"
 

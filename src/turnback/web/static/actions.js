@@ -72,7 +72,7 @@ function askSavepoint(name, act) {
   const note = h("textarea", { rows: 2, maxlength: 4000, placeholder: "Why you take it" });
   const format = h("select", null,
     h("option", { value: "" }, "As configured"),
-    h("option", { value: "canonical" }, "Canonical: tables that any tool can read"),
+    h("option", { value: "canonical" }, "Canonical: tables, for any program, parallelism and tool"),
     h("option", { value: "native" }, "Native: copies of the state files, faster"));
   openDialog({
     title: `Take a savepoint of ${name}`,
