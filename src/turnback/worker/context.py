@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from turnback.errors import PlanError, StateError, TurnbackError, UnsupportedTypeError
+from turnback.errors import PlanError, StateError, UnsupportedTypeError
 from turnback.functions.base import user_function
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
@@ -23,7 +23,7 @@ from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
 from turnback.values.columns import Batch
 from turnback.worker.event_time import TaskTime
-from turnback.worker.message import Order, TaskName, user_error
+from turnback.worker.message import Order, TaskName, naming_operator
 
 
 class PlainContext:
@@ -179,14 +179,10 @@ class SinkWriters:
     def write(self, operator: Operator, batch: Batch) -> None:
         uid = operator.uid
         started = perf_counter()
-        try:
+        with naming_operator(uid, operator.name, "sink writer"):
             if uid not in self._writers:
                 self._writers[uid] = operator.function.writer(self._context(operator))
             self._writers[uid].write(batch)
-        except TurnbackError:
-            raise
-        except Exception as e:
-            raise user_error(e, uid, operator.name, where="sink writer") from e
         self.counts[uid] = self.counts.get(uid, 0) + len(batch)
         self.busy_s[uid] = self.busy_s.get(uid, 0.0) + perf_counter() - started
 
@@ -195,13 +191,8 @@ class SinkWriters:
         transactions: dict[str, tuple[bytes, ...]] = {}
         for uid, writer in self._writers.items():
             started = perf_counter()
-            try:
+            with naming_operator(uid, self._operators[uid].name, "sink pre-commit"):
                 handle = writer.prepare()
-            except TurnbackError:
-                raise
-            except Exception as e:
-                name = self._operators[uid].name
-                raise user_error(e, uid, name, where="sink pre-commit") from e
             self.busy_s[uid] += perf_counter() - started
             if handle is not None:
                 transactions[uid] = (handle,)

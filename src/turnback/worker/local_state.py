@@ -34,7 +34,6 @@ from turnback.errors import (
     PlanError,
     StateError,
     StorageError,
-    TurnbackError,
     UnsupportedTypeError,
 )
 from turnback.functions.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
@@ -52,7 +51,7 @@ from turnback.state.schema import StateSchema
 from turnback.state.subtasks import OperatorStateBackend
 from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.worker.context import TaskContext
-from turnback.worker.message import Order, TaskName, user_error
+from turnback.worker.message import Order, TaskName, naming_operator
 from turnback.worker.program import LevelProgram
 
 _LOG = logging.getLogger(__name__)
@@ -211,23 +210,15 @@ class SnapshotContext:
 
 def initialize(operator: Operator, context: OperatorStateContext) -> None:
     """Let a function get its state."""
-    try:
+    with naming_operator(operator.uid, operator.name, "initialize_state()"):
         operator.function.initialize_state(context)
-    except TurnbackError:
-        raise  # it names the operator
-    except Exception as e:
-        raise user_error(e, operator.uid, operator.name, where="initialize_state()") from e
     context.is_open = False
 
 
 def snapshot(operator: Operator, order: Order) -> None:
     """Let a function bring its state up to date, at the end of an epoch."""
-    try:
+    with naming_operator(operator.uid, operator.name, "snapshot_state()"):
         operator.function.snapshot_state(SnapshotContext(order))
-    except TurnbackError:
-        raise
-    except Exception as e:
-        raise user_error(e, operator.uid, operator.name, where="snapshot_state()") from e
 
 
 def check_names(uid: str, keyed: Iterable[StateSchema], own: Iterable[StateSchema]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,17 @@ def user_error(
         if frame.line:
             lines.append(f"    {frame.line}")
     return UserFunctionError("\n".join(lines))
+
+
+@contextmanager
+def naming_operator(uid: str, name: str, where: str) -> Iterator[None]:
+    """Let an error of the user's code name the operator; those of Turnback name it already."""
+    try:
+        yield
+    except TurnbackError:
+        raise
+    except Exception as e:
+        raise user_error(e, uid, name, where=where) from e
 
 
 def _cut(text: str, longest: int) -> str:

@@ -655,11 +655,7 @@ class WindowAggregationRunner(BufferingRunner):
     def _store(self, keys: _Keys, rows: _Rows, known: int, after: int) -> None:
         """Write panes that something was added to, and forget those whose last window has ended.
 
-        Args:
-            keys: All keys.
-            rows: Those that were read, and then those that are new.
-            known: How many of them were read.
-            after: The watermark by now.
+        Of the rows so many are `known`, which were read; those behind them are new.
         """
         function = self._function
         (owners, panes), index = distinct_rows(rows.key, rows.pane)
