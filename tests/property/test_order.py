@@ -204,6 +204,13 @@ def passed(events: DataStream) -> DataStream:
     return events.key_by("n").process(Passed(), output_type=EVENT).uid("passed")
 
 
+def split_by_levels(events: DataStream) -> list[CollectSink]:
+    """One way is longer than the other, so who comes first is up to the shuffle."""
+    events = timed(events)
+    two = events.map(lambda e: Row(e.key, e.at, e.n + 100), output_type=EVENT).uid("two")
+    return [listed(passed(events).union(two))]
+
+
 def late_behind_state(events: DataStream) -> list[CollectSink]:
     """Timestamps that are assigned behind a shuffle."""
     return late(passed(events))
@@ -288,6 +295,7 @@ def late_behind_calls(events: DataStream) -> list[CollectSink]:
 
 PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     split,
+    split_by_levels,
     through_keys,
     united,
     waiting,
@@ -391,3 +399,29 @@ def test_what_becomes_of_one_element_stays_in_its_order_on_a_longer_way(
     engine.epoch({}, ended=True)
     everything = [7, 7, -100, 7, -90, 7, -50, -135]
     assert max(sink.results, key=lambda row: len(row.seen)).seen == everything
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_what_becomes_of_one_element_has_one_order_whether_it_waits_or_not(
+    tmp_path: Path, parallelism: int
+) -> None:
+    """Under several keys, which the state has in an order of its own."""
+    seen = []
+    for number, first in enumerate(("fast", "slow")):
+        env = environment(parallelism)
+        fast, slow = (timed(source(env, uid, EVENT), f"{uid}-time") for uid in ("fast", "slow"))
+        many = fast.flat_map(
+            lambda e: [Row(key, e.at, e.n + i) for i, key in enumerate("edcba")], output_type=EVENT
+        )
+        both = many.uid("many").union(slow).key_by("key")
+        sink = listed(both.process(Numbered(), output_type=SEEN).uid("numbers"))
+        engine = LocalEngine(env.plan(), tmp_path / str(number))
+        elements = {
+            "fast": [("", at, 10 * at) for at in (10, 20, 30)],
+            "slow": [("z", at, 10 * at) for at in (12, 50)],
+        }
+        engine.epoch({first: elements.pop(first)})
+        engine.epoch(elements)
+        engine.epoch({}, ended=True)
+        seen.append(max(sink.results, key=lambda row: len(row.seen)).seen)
+    assert seen[0] == seen[1]

@@ -26,7 +26,7 @@ from turnback import (
     WatermarkStrategy,
     count,
 )
-from turnback.functions import KeyedCoProcessFunction, ProcessJoinFunction
+from turnback.functions import KeyedCoProcessFunction, ProcessJoinFunction, ProcessWindowFunction
 from turnback.sinks import DiscardSink
 from turnback.testing import JobHarness, source
 from turnback.windows import TumblingEventTimeWindows
@@ -241,3 +241,53 @@ def test_what_has_waited_keeps_its_place_if_its_strategy_is_renamed(shape: Shape
     named = program(shape, strategies=("sa", "sb"))
     told = results([program(shape), *before, named, *after], renames={"ta": "sa", "tb": "sb"})
     assert told == results([program(shape), *before, *after])
+
+
+class Together(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Row]:
+        yield Row(key, context.window().end, " ".join(str(each.n) for each in elements))
+
+
+def folded(a: DataStream, b: DataStream) -> DataStream:
+    windows = TumblingEventTimeWindows.of(Time.milliseconds(10))
+    return a.union(b).key_by("key").window(windows).reduce(added, Together(), output_type=TOLD)
+
+
+def added(one: Any, other: Any) -> Row:
+    return Row(one.key, one.at, one.n + other.n)
+
+
+def kept(a: DataStream, b: DataStream) -> DataStream:
+    windows = TumblingEventTimeWindows.of(Time.milliseconds(10))
+    return a.union(b).key_by("key").window(windows).process(Together(), TOLD)
+
+
+@pytest.mark.parametrize("shape", [united, connected, joined, folded, kept])
+def test_nothing_is_late_if_a_stream_is_removed_that_never_had_anything(shape: Shape) -> None:
+    """The others have waited for it from the beginning, so event time begins with them."""
+    several = [("x", at, n) for n, at in enumerate((1, 12, 14, 23, 31))]
+    before: list[Push] = [("a", several), ("b", several)]
+    after: list[Push] = [("a", [("x", 15, 7), ("x", 60, 8)]), ("b", [("x", 60, 9)])]
+    both = program(shape, more=True)
+    told = results([both, *before, program(shape), *after], allow_non_restored_state=True)
+    assert told == results([both, *before, *after])
+
+
+@pytest.mark.parametrize("gone", ["b", "bc"])
+def test_nothing_is_late_if_a_source_is_removed_that_never_had_anything(gone: str) -> None:
+    def build(names: str) -> Program:
+        def read(env: StreamExecutionEnvironment) -> None:
+            first, *others = (source(env, name, EVENT) for name in names)
+            events = first.union(*others) if others else first
+            events = events.assign_timestamps_and_watermarks(BY_TIME).uid("time")
+            windows = TumblingEventTimeWindows.of(Time.milliseconds(10))
+            numbers = events.key_by("key").window(windows).process(Together(), TOLD)
+            numbers.uid("p").sink_to(DiscardSink()).uid("out")
+
+        return read
+
+    before: list[Push] = [("a", [("x", 1, 1), ("x", 12, 2), ("x", 31, 3)])]
+    after: list[Push] = [("a", [("x", 13, 4), ("x", 60, 5)])]
+    first, then = build("a" + gone), build("a")
+    told = results([first, *before, then, *after], allow_non_restored_state=True)
+    assert told == results([first, *before, *after])

@@ -181,7 +181,7 @@ class PostgresSession(Session):
         rows: list[tuple[Any, ...]] = []
         for columns in table.unique:
             name = "_".join((table.name, *columns, "key"))
-            rows.append((name, list(columns), True, True, True))
+            rows.append((name, list(columns), True, True, True, True))
         return len(rows), rows
 
     def unrehearsed(self, parameters: Parameters) -> Answer:

@@ -27,6 +27,7 @@ from turnback.driver.job import EpochStats, JobSpec
 from turnback.driver.metrics import Meter, Records, total
 from turnback.driver.redrive import RedriveInput
 from turnback.errors import EpochConflictError
+from turnback.functions.event_time import MIN_TIME
 from turnback.job.status import AttemptProgress, WatchLimits
 from turnback.plan.graph import NodeKind
 from turnback.plan.plan import Level
@@ -380,7 +381,7 @@ class Epochs:
                 snapshot.state,
                 snapshot.schemas,
                 operators,
-                watermarks=snapshot.watermarks,
+                watermarks={u: at for u, at in snapshot.watermarks.items() if at > MIN_TIME},
                 redriven=self.redriven,
                 drained_by=snapshot.drained_by,
             )

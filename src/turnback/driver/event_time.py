@@ -28,7 +28,8 @@ class EventTime:
     """Watermarks and timers, as the driver knows them.
 
     Those `restored` are of the snapshot that the attempt starts from, if any; of partitions they
-    are under ``STRATEGY#PARTITION``.
+    are under ``STRATEGY#PARTITION``. `MIN_TIME` is that of an operator which has not got anywhere
+    yet; one that is new begins where its streams are.
     """
 
     def __init__(self, plan: Plan, clock: Clock, restored: Mapping[str, int] | None) -> None:
@@ -57,7 +58,7 @@ class EventTime:
             uid: watermark
             for uid, watermark in (restored or {}).items()
             if uid in self._operators.keys() - self._strategies.keys()
-            and MIN_TIME < watermark < MAX_TIME
+            and MIN_TIME <= watermark < MAX_TIME
         }
         """The watermark that each operator has reached, from which it does not go back."""
         for uid, sources in self._sources.items():
@@ -228,11 +229,18 @@ class EventTime:
                 continue
             # A bound that has changed since then does not move the watermark.
             greatest = watermark + bound + 1
-            if key == uid:
-                self._greatest[uid] = greatest
+            if key in (uid, self._only_part(uid)):
+                self._greatest[uid] = max(self._greatest.get(uid, MIN_TIME), greatest)
             elif key.startswith(f"{uid}#") and uid in self._sources:
                 number = self._number(key.removeprefix(f"{uid}#"))
                 self._partitions.setdefault(uid, {})[number] = greatest
+
+    def _only_part(self, uid: str) -> str | None:
+        """What the only source of a strategy was called when there were others beside it."""
+        sources = self._read_by.get(uid, ())
+        if uid in self._sources or len(sources) != 1:
+            return None
+        return f"{uid}#{whole_source(sources[0])}"
 
     def _names_of(self, source: str, partitions: Mapping[str, Iterable[str]]) -> Iterable[str]:
         """The names of the partitions of a source, which is one itself if it has none."""

@@ -22,6 +22,7 @@ from turnback.errors import (
     SinkError,
     SourceError,
 )
+from turnback.functions.event_time import MIN_TIME
 from turnback.job.directory import JobDirectory
 from turnback.job.run import ClaimMode
 from turnback.job.status import JobState
@@ -566,12 +567,13 @@ def _watermarks(snapshot: Snapshot, claims: Match) -> dict[str, int]:
     """The watermarks of a snapshot under the names that operators and sources have now.
 
     Those of a strategy's partitions are under ``STRATEGY#PARTITION``. What an operator without a
-    counterpart has reached belongs to nobody any more.
+    counterpart has reached belongs to nobody any more. One of the snapshot without a watermark has
+    not got anywhere, also if a stream for which it has waited is gone now.
     """
     now = {was: now for now, was in claims.operators.items()}
     partitions = {whole_source(was): whole_source(now) for was, now in now.items()}
     uids = sorted(snapshot.uids(), key=len, reverse=True)
-    renamed = {}
+    renamed = dict.fromkeys(claims.operators, MIN_TIME)
     for name, watermark in snapshot.document.watermarks.items():
         owner = next((uid for uid in uids if name == uid or name.startswith(f"{uid}#")), name)
         partition = name.removeprefix(owner).removeprefix("#")

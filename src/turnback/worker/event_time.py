@@ -19,7 +19,7 @@ where order matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -202,14 +202,19 @@ class TaskTime:
 
     Args:
         bounds: How late elements may be, by uid of the strategies of the whole job.
+
+    Attributes:
+        way: A number for the way on which elements come just now, to be compared.
     """
 
     def __init__(self, bounds: Mapping[str, int | None]) -> None:
+        self.way = 0
         self._bounds = bounds
         self.begin(EpochTime(), 0, 0, 0, ordered=False)
 
     def begin(self, time: EpochTime, number: int, level: int, task: int, *, ordered: bool) -> None:
         """Start an epoch in a task of a level; `ordered`: elements come as the source has them."""
+        self.way = 0
         self.epoch = time
         self.task = task
         self.number = number
@@ -435,11 +440,22 @@ class TaskTime:
         """Where the segment of each element is among all, to be compared with others."""
         return self._compared(stamps, [segment.place for segment in self._segments_of(stamps)])
 
-    def order(self, stamps: Stamps, marks: Times) -> Any:
-        """The positions of elements in the order in which they are to be processed."""
+    def order(self, stamps: Stamps, marks: Times, by_key: Callable[[], Times] | None = None) -> Any:
+        """The positions of elements in the order in which they are to be processed.
+
+        Where elements have one place, `by_key` gives a number for each, by which they come. Then
+        those come first that a lower task gives.
+        """
         segments = self._segments_of(stamps)
         givers = self._compared(stamps, [segment.giver for segment in segments])
-        return np.lexsort((givers, stamps.row, self.places(stamps), marks))
+        columns = [givers, stamps.row, self.places(stamps), marks]
+        order = np.lexsort(columns)
+        same = [column[order][1:] == column[order][:-1] for column in columns]
+        if not np.all(same, axis=0).any():
+            return order
+        # Numbers of what is given out are below zero, and go down from task to task.
+        tasks = np.where(stamps.segment < 0, -stamps.segment, 0)
+        return np.lexsort((tasks, *([] if by_key is None else [by_key()]), *columns))
 
     def _segments_of(self, stamps: Stamps) -> list[Segment]:
         ids = np.unique(stamps.segment).tolist()
@@ -447,8 +463,8 @@ class TaskTime:
 
     def _compared(self, stamps: Stamps, of_segments: list[Any]) -> Times:
         """A number for each element, which compares as what its segment has does."""
-        in_order = sorted(set(of_segments))
-        numbers = np.array([in_order.index(each) for each in of_segments], np.int64)
+        numbered = {each: number for number, each in enumerate(sorted(set(of_segments)))}
+        numbers = np.array([numbered[each] for each in of_segments], np.int64)
         _, which = np.unique(stamps.segment, return_inverse=True)
         return numbers[which]
 

@@ -238,6 +238,8 @@ def check_letter(letter: Letter, operator: Operator | None) -> str | None:
 
 _NEW_OBJECTS = 50_000
 """After so many more, garbage is collected at the end of an epoch."""
+_LAST_WAY = 1 << 32
+"""What comes from operators of the same level, after what comes from others."""
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
 
@@ -407,6 +409,7 @@ class _Epoch:
                 self._receive(channel, elements)
 
     def _receive(self, channel: Channel, elements: Batch) -> None:
+        self.time.way = channel.id
         if channel.malformed_from:
             elements = self._split_malformed(channel, elements)
         if channel.first_level < 0:
@@ -449,6 +452,7 @@ class _Epoch:
 
     def _finish(self) -> None:
         """Let operators process what they have put off, in the order data flows through them."""
+        self.time.way = _LAST_WAY
         for node, operator in self.instance.operators.items():
             runner = self.instance.runners.get(node)
             if runner is None:  # a sink, or an operator without a subtask here

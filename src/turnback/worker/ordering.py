@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
@@ -70,19 +71,29 @@ class OrderedRunner(KeyedRunner):
         # Where a stream without watermarks takes part, nothing would ever be done with waiting.
         moves = not any(self._has_to_wait) or time.has_watermarks(operator.strategies)
         self._has_event_time = moves and "" not in operator.strategies
-        self._gathered: list[list[Batch]] = [[] for _ in operator.inputs]
+        self._gathered: list[list[tuple[int, Batch]]] = [[] for _ in operator.inputs]
+        """The elements of each input, with the way on which they have come."""
 
     def begin(self) -> None:
         super().begin()
         self._gathered = [[] for _ in self.operator.inputs]
 
     def process(self, batch: Batch) -> Batch | None:
-        self._gathered[0].append(batch)
+        self._gathered[0].append((self.time.way, batch))
         return None
 
     def process_second(self, batch: Batch) -> Batch | None:
-        self._gathered[1].append(batch)
+        self._gathered[1].append((self.time.way, batch))
         return None
+
+    def _take(self) -> list[list[Batch]]:
+        """The elements of each input.
+
+        Of what one element became on several ways, it must not matter which one is faster.
+        """
+        gathered = self._gathered
+        self._gathered = [[] for _ in self.operator.inputs]
+        return [[batch for _, batch in sorted(some, key=itemgetter(0))] for some in gathered]
 
     def watermarks(self) -> tuple[int, int]:
         """The watermark at the beginning and at the end of the epoch."""
@@ -95,24 +106,21 @@ class OrderedRunner(KeyedRunner):
 
     def take_gathered(self) -> list[Batch]:
         """The elements of the only input as they have come, after those that had to wait."""
-        (batches,), self._gathered = self._gathered, [[]]
+        (batches,) = self._take()
         return [*chain.from_iterable(self._waited(0, MAX_TIME).values()), *batches]
 
     def whole_batches(self, after: int) -> list[Ordered] | None:
         """The same as `in_order` gives, in batches; None if they cannot be had so."""
-        (batches,) = self._gathered
-        stamped = all(batch.stamps is not None for batch in batches)
+        stamped = all(batch.stamps is not None for _, batch in self._gathered[0])
         if len(self._ranks) > 1 or not self._has_event_time or not stamped:
             return None
-        self._gathered = [[]]
+        (batches,) = self._take()
         waited = self._waited(0, after).get(0, [])
         return self._ready(0, waited, [batch for batch in batches if len(batch)], after)
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
-        gathered = self._gathered
-        self._gathered = [[] for _ in self.operator.inputs]
-        inputs = [[batch for batch in batches if len(batch)] for batches in gathered]
+        inputs = [[batch for batch in batches if len(batch)] for batches in self._take()]
         if not self._has_event_time:
             return self._as_they_come(inputs)
         # What has no place in event time comes at once, and changes no other element's.
@@ -190,12 +198,13 @@ class OrderedRunner(KeyedRunner):
                 parts.append(part)
         return parts
 
-    def _ordered(self, waited: list[Batch], new: list[Batch]) -> list[Ordered]:
-        """The elements of an input in the order of the watermarks at them.
+    def _ordered(self, rank: int, waited: list[Batch], new: list[Batch]) -> list[Ordered]:
+        """The elements of a rank in the order of the watermarks at them.
 
         No new one is below the watermark that the operator has reached, as those of a stream would
         be that was added later: else it would matter whether others that waited for it come in the
         same epoch. What has waited keeps its own, also if a stream that it waited for is gone.
+        Where elements may wait, those that were made from one come by key, as they would then.
         """
         before, _ = self.watermarks()
         marks = [self.time.marks(batch.stamps) for batch in waited]
@@ -203,14 +212,23 @@ class OrderedRunner(KeyedRunner):
         batches = [*waited, *new]
         if batches:
             stamps = Stamps.join([batch.stamps for batch in batches])
-            order = self.time.order(stamps, np.concatenate(marks))
+            numbers = partial(self._key_numbers, batches, self._ranks[rank].input)
+            by_key = numbers if self._has_to_wait[rank] else None
+            order = self.time.order(stamps, np.concatenate(marks), by_key)
             if (np.diff(order) < 0).any():
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
+    def _key_numbers(self, batches: list[Batch], input: int) -> Times:
+        """A number for the key of each element, in the order in which the state has keys."""
+        keys = chain.from_iterable(map(self.key_readers[input], batches))
+        encoded = [location[1] for location in self.backend.locate_all(keys)]
+        numbered = {each: number for number, each in enumerate(sorted(set(encoded)))}
+        return np.array([numbered[each] for each in encoded], np.int64)
+
     def _ready(self, rank: int, waited: list[Batch], new: list[Batch], after: int) -> list[Ordered]:
         """The elements of a rank whose time has come, in order; the others are kept."""
-        ordered = self._ordered(waited, new)
+        ordered = self._ordered(rank, waited, new)
         if not self._has_to_wait[rank]:
             return ordered
         limit = self._limit(rank, after)
@@ -276,10 +294,11 @@ class OrderedRunner(KeyedRunner):
         segments = batch.stamps.segment.tolist()
         rows = batch.stamps.row.tolist()
         columns = marks.tolist(), times_of(batch), keys, batch.rows, segments, rows
-        for mark, time, self.backend.key, element, segment, row in zip(*columns, strict=True):
-            waiting = ahead.get(mark) or []
-            place = self._place(segment, row)
-            ahead.put_aside(mark, [*waiting, (time, element, place, strategy)])
+        together: defaultdict[tuple[int, Any], list[Any]] = defaultdict(list)
+        for mark, time, key, element, segment, row in zip(*columns, strict=True):
+            together[mark, key].append((time, element, self._place(segment, row), strategy))
+        for (mark, self.backend.key), elements in together.items():
+            ahead.put_aside(mark, [*(ahead.get(mark) or ()), *elements])
 
     def _place(self, segment: int, row: int) -> list[int] | None:
         """Where an element that has to wait is; no numbers if it was fed back, None if unknown."""

@@ -123,6 +123,7 @@ def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
         ("binary(4)", Types.BYTES(), b"a", "exactly 4 bytes"),
         ("varbinary(2)", Types.BYTES(), b"abc", "the limit is 2 bytes"),
         ("tinytext", Types.STRING(), "ä" * 128, "the limit is 255 bytes"),
+        ("tinytext CHARACTER SET latin1", Types.STRING(), "a" * 250 + " " * 6, "255 characters"),
         ("enum('a', 'it''s')", Types.STRING(), "A", "not one of the column's values"),
         ("double", Types.DOUBLE(), -0.0, "would store 0.0"),
         ("text CHARACTER SET latin1", Types.STRING(), "ł", "Incorrect string value"),
@@ -288,6 +289,20 @@ def test_rows_for_a_table_with_partitions(
         ),
         (
             [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint, most bigint DEFAULT 9,"
+                " CHECK (v < most))",
+            ],
+            r"CHECK constraint of .* \(most, v\)",
+        ),
+        (
+            [
+                "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint CHECK (v < most),"
+                " most bigint DEFAULT 9 COMMENT 'it''s')",
+            ],
+            r"CHECK constraint of .* \(most, v\)",
+        ),
+        (
+            [
                 "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint) PARTITION BY RANGE (k)"
                 " (PARTITION few VALUES LESS THAN (10))",
             ],
@@ -354,7 +369,8 @@ def test_checks_of_a_table_with_partitions_are_rehearsed(
 ) -> None:
     db.server.run(
         "DROP TABLE IF EXISTS kinds",
-        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint CHECK (v < 10), CHECK (k <> v))"
+        "CREATE TABLE kinds (k bigint PRIMARY KEY, v bigint CHECK (v < 10), CHECK (k <> v),"
+        " other json COMMENT 'no CHECK (`v` < `other`)')"
         " COMMENT 'a\n PARTITION BY b' PARTITION BY HASH (k) PARTITIONS 2",
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
@@ -364,4 +380,4 @@ def test_checks_of_a_table_with_partitions_are_rehearsed(
         with pytest.raises(SinkError, match="CONSTRAINT"):
             write(sink, task(type=kind), refused)
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
-    assert db.kinds() == [(1, 3)]
+    assert db.kinds() == [(1, 3, None)]

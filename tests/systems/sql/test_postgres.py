@@ -209,6 +209,23 @@ def test_text_that_comes_back_as_it_was(db: Postgres, task: Task, driver: Driver
     db.server.run("DROP TABLE kinds", "DROP TYPE mood")
 
 
+def test_an_index_that_takes_different_texts_for_one_is_no_key(
+    db: Postgres, driver: Driver
+) -> None:
+    db.create("k text, n bigint")
+    db.server.run(
+        "DROP COLLATION IF EXISTS alike",
+        "CREATE COLLATION alike"
+        " (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "CREATE UNIQUE INDEX ON kinds (k COLLATE alike)",
+    )
+    kind = Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
+    sink = db.sink("kinds", mode="upsert", key="k")
+    with pytest.raises(ConfigurationError, match="a nondeterministic collation"):
+        sink.check_claim(driver(type=kind))
+    db.server.run("DROP TABLE kinds", "DROP COLLATION alike")
+
+
 def test_texts_that_are_one_array_are_no_keys(db: Postgres, driver: Driver) -> None:
     db.create("value text[] PRIMARY KEY")
     sink = db.sink("kinds", mode="upsert", key="value")
@@ -332,6 +349,28 @@ REFUSING = {
         ],
         "has the trigger 'strict'.* ALTER TABLE kinds DISABLE TRIGGER",
     ),
+    "check": (
+        [
+            "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint, most bigint DEFAULT 9,"
+            " CONSTRAINT few CHECK (n < most))",
+        ],
+        "has the CHECK constraint 'few'.* ALTER TABLE kinds DROP CONSTRAINT",
+    ),
+    "check of a generated column": (
+        [
+            "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint, most bigint DEFAULT 9,"
+            " twice bigint GENERATED ALWAYS AS (n * 2) STORED,"
+            " CONSTRAINT few CHECK (twice < most))",
+        ],
+        "has the CHECK constraint 'few'",
+    ),
+    "check that old rows may break": (
+        [
+            "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint, old bigint)",
+            "ALTER TABLE kinds ADD CONSTRAINT few CHECK (old < 9) NOT VALID",
+        ],
+        "has the CHECK constraint 'few'",
+    ),
     "rule": (
         [
             "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint)",
@@ -417,7 +456,9 @@ def test_what_refuses_no_row_that_was_rehearsed(
     empty: Postgres, task: Task, driver: Driver
 ) -> None:
     empty.server.run(
-        "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint CHECK (n < 9)) PARTITION BY RANGE (k)",
+        "CREATE TABLE kinds (k bigint PRIMARY KEY, n bigint CHECK (n < 9), other bigint CHECK"
+        " (other < 9), CHECK (k <> n), twice bigint GENERATED ALWAYS AS (n * 2) STORED"
+        " CHECK (twice < 18)) PARTITION BY RANGE (k)",
         "CREATE TABLE few PARTITION OF kinds FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE parents_of_kinds PARTITION OF kinds DEFAULT PARTITION BY HASH (k)",
         "CREATE TABLE rest PARTITION OF parents_of_kinds FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
@@ -430,7 +471,7 @@ def test_what_refuses_no_row_that_was_rehearsed(
     sink.claim(driver(type=K_AND_N))
     staged = write(sink, task(type=K_AND_N), (1, 2), (99, 3), (1, 4))
     sink.committer(driver(type=K_AND_N)).commit([staged])
-    assert sorted(empty.kinds()) == [(1, 4), (99, 3)]
+    assert sorted(empty.kinds()) == [(1, 4, None, 8), (99, 3, None, 6)]
 
 
 def test_rows_that_are_added_may_have_foreign_keys(

@@ -237,10 +237,11 @@ class Database(ABC):
         """The unique constraints and indexes of the target, the primary key included."""
 
     @abstractmethod
-    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+    def unrehearsed(self, updated: Collection[str], written: Collection[str]) -> list[str]:
         """What may refuse rows of the target that its rehearsal takes, and what to do about each.
 
-        `updated` are the columns that upserts change in rows that are there.
+        `updated` are the columns that upserts change in rows that are there, `written` those and
+        the key.
         """
 
     @abstractmethod

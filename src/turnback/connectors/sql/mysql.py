@@ -289,14 +289,31 @@ class MySqlDatabase(Database):
             for name, parts in found.items()
         ]
 
-    def unrehearsed(self, updated: Collection[str]) -> list[str]:
+    def unrehearsed(self, updated: Collection[str], written: Collection[str]) -> list[str]:
         # Foreign keys to this table are left out: to find them the server opens every table.
-        rows = self.query(_UNREHEARSED, (self._schema, self._name) * 3)
-        return [
-            _refusing(kind, name, self._table)
-            for kind, name in rows
-            if kind != "partitions" or not _TAKES_THE_REST.search(self._definition())
-        ]
+        rows = self.query(_UNREHEARSED, (self._schema, self._name) * 4)
+        problems = []
+        for kind, name in rows:
+            if kind == "check":
+                problems += self._mixed_checks(set(updated), set(written))
+            elif kind != "partitions" or not _TAKES_THE_REST.search(self._definition()):
+                problems.append(_refusing(kind, name, self._table))
+        return problems
+
+    def _mixed_checks(self, updated: set[str], written: set[str]) -> list[str]:
+        """CHECK constraints of columns that are updated, and of others that are not written.
+
+        In a row that is there, columns that are not written may have any value.
+        """
+        names = {column.name for column in self.columns()}
+        problems = []
+        for line in _TEXT_IN_SQL.sub("''", self._definition()).splitlines():
+            _, is_check, clause = line.partition(" CHECK (")
+            quoted = _QUOTED_NAME.findall(clause) if is_check else []
+            looked_at = {name.replace("``", "`") for name in quoted} & names
+            if looked_at & updated and looked_at - written:
+                problems.append(_refusing("check", ", ".join(sorted(looked_at)), self._table))
+        return problems
 
     def _definition(self) -> str:
         return str(self.query(f"SHOW CREATE TABLE {self._table}")[0][1])
@@ -527,6 +544,9 @@ def _column(
         limits = replace(limits, most_characters=characters, trailing_blanks=base == "varchar")
     elif base in _STRINGS and (charset or "").startswith("utf8"):
         limits = replace(limits, most_bytes=octets)
+    elif base in _STRINGS:
+        # What is too long is refused by the server, but blanks at the end it would cut off.
+        limits = replace(limits, most_characters=octets)
     elif base == "binary":
         limits = replace(limits, exact_bytes=octets)
     elif base in _BYTES:
@@ -562,6 +582,8 @@ def _folding(collation: str | None, column_type: str, name: str) -> str:
     )
 
 
+_TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
+_QUOTED_NAME = re.compile(r"`((?:[^`]|``)+)`")
 _UNREHEARSED = """
 SELECT 'foreign key' AS kind, constraint_name AS name
 FROM information_schema.referential_constraints
@@ -571,6 +593,10 @@ SELECT 'trigger', trigger_name
 FROM information_schema.triggers
 WHERE event_object_schema = %s AND event_object_table = %s
 AND event_manipulation IN ('INSERT', 'UPDATE')
+UNION ALL
+SELECT DISTINCT 'check', ''
+FROM information_schema.table_constraints
+WHERE table_schema = %s AND table_name = %s AND constraint_type = 'CHECK'
 UNION ALL
 SELECT 'partitions', partition_method
 FROM information_schema.partitions
@@ -596,6 +622,12 @@ def _refusing(kind: str, name: str, table: str) -> str:
         return f"has the foreign key {name!r}, which {late}. {how}"
     if kind == "trigger":
         return f"has the trigger {name!r}, which {late}, or change them. Drop it"
+    if kind == "check":
+        return (
+            f"has a CHECK constraint of columns that are updated and others that are not written "
+            f"({name}), which {late}: in an existing row the others can have any value. Drop "
+            "it, or write all of its columns"
+        )
     rest = "MAXVALUE" if name.startswith("RANGE") else "DEFAULT"
     return (
         f"is partitioned by {name} without a partition for all other values, which {late}. "

@@ -251,20 +251,24 @@ class PostgresDatabase(Database):
     def unique_indexes(self) -> list[UniqueIndex]:
         rows = self.query(
             "SELECT c.relname, array_agg(a.attname::text ORDER BY k.place), i.indisvalid, "
-            "i.indimmediate, i.indpred IS NULL FROM pg_catalog.pg_index i "
+            "i.indimmediate, i.indpred IS NULL, NOT EXISTS (SELECT FROM pg_catalog.pg_collation l "
+            "WHERE l.oid = ANY (i.indcollation::oid[]) AND NOT l.collisdeterministic) "
+            "FROM pg_catalog.pg_index i "
             "JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid "
             "CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(number, place) "
             "LEFT JOIN pg_catalog.pg_attribute a "
             "ON a.attrelid = i.indrelid AND a.attnum = k.number AND k.number > 0 "
             # Behind the key there are the columns of INCLUDE, which are not compared.
             "WHERE i.indrelid = %s::regclass AND i.indisunique AND k.place <= i.indnkeyatts "
-            "GROUP BY c.relname, i.indisvalid, i.indimmediate, i.indpred IS NULL",
+            "GROUP BY c.relname, i.indisvalid, i.indimmediate, i.indpred IS NULL, "
+            "i.indcollation",
             (self._table,),
         )
         return [_unique_index(*row) for row in rows]
 
-    def unrehearsed(self, updated: Collection[str]) -> list[str]:
-        rows = self.query(_UNREHEARSED, {"table": self._table, "updated": list(updated)})
+    def unrehearsed(self, updated: Collection[str], written: Collection[str]) -> list[str]:
+        columns = {"updated": list(updated), "written": list(written)}
+        rows = self.query(_UNREHEARSED, {"table": self._table, **columns})
         return [_refusing(*row) for row in rows]
 
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
@@ -527,7 +531,12 @@ def _column(
 
 
 def _unique_index(
-    name: str, columns: list[str | None], valid: bool, immediate: bool, whole: bool
+    name: str,
+    columns: list[str | None],
+    valid: bool,
+    immediate: bool,
+    whole: bool,
+    deterministic: bool,
 ) -> UniqueIndex:
     problem = None
     if not immediate:
@@ -536,6 +545,8 @@ def _unique_index(
         problem = "it is not valid; REINDEX it"
     elif not whole:
         problem = "it covers only some of the rows"
+    elif not deterministic:
+        problem = 'it compares by a nondeterministic collation; use COLLATE "C"'
     return UniqueIndex(name, tuple(columns), problem)
 
 
@@ -544,6 +555,19 @@ WITH target AS (SELECT %(table)s::regclass::oid AS id),
 tree AS (
     SELECT id FROM target
     UNION SELECT relid::oid FROM target, pg_catalog.pg_partition_tree(id)
+),
+of_check AS (
+    -- What CHECK constraints look at: instead of a generated column, what it is made of.
+    SELECT c.oid AS check_id, coalesce(b.attname, a.attname)::text AS name
+    FROM target JOIN pg_catalog.pg_constraint c ON c.conrelid = id AND c.contype = 'c'
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = id AND a.attnum = ANY (c.conkey)
+    LEFT JOIN pg_catalog.pg_attrdef g
+    ON g.adrelid = id AND g.adnum = a.attnum AND a.attgenerated <> ''
+    LEFT JOIN pg_catalog.pg_depend d
+    ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = g.oid
+    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = id
+    AND d.refobjsubid NOT IN (0, a.attnum)
+    LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = id AND b.attnum = d.refobjsubid
 ),
 found AS (
     SELECT 'foreign key' AS kind, conname::text AS name, conrelid AS place
@@ -556,6 +580,14 @@ found AS (
         SELECT FROM pg_catalog.pg_attribute WHERE attrelid = confrelid
         AND attnum = ANY(confkey) AND attname::text = ANY(%(updated)s::text[])
     )
+    UNION ALL
+    -- In a row that is there, columns that are not written may have any value.
+    SELECT 'check', conname, conrelid
+    FROM pg_catalog.pg_constraint, target WHERE contype = 'c' AND conrelid = id
+    AND EXISTS (SELECT FROM of_check WHERE check_id = oid AND name <> ALL (%(written)s::text[]))
+    AND (NOT convalidated OR EXISTS (
+        SELECT FROM of_check WHERE check_id = oid AND name = ANY (%(updated)s::text[])
+    ))
     UNION ALL
     SELECT 'EXCLUDE constraint', conname, conrelid
     FROM pg_catalog.pg_constraint WHERE contype = 'x' AND coninhcount = 0
@@ -599,6 +631,12 @@ def _refusing(kind: str, name: str, place: str) -> str:
         return (
             f"is referenced by the foreign key {name!r} of {place} with columns that are "
             f"updated, which {late}. Drop it, or omit these columns"
+        )
+    if kind == "check":
+        return (
+            f"has the CHECK constraint {name!r} of columns that are updated and others that are "
+            f"not written, which {late}: in an existing row the others can have any value. "
+            f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}, or write all of its columns"
         )
     if kind == "trigger":
         return (

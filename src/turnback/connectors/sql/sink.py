@@ -545,7 +545,7 @@ class SqlSink(Sink):
         elif self.key:
             problems += _key_problems(self.key, written, found, database.unique_indexes())
         if self.mode == UPSERT:
-            problems += database.unrehearsed(written - set(self.key))
+            problems += database.unrehearsed(written - set(self.key), written)
         if problems:
             raise ConfigurationError(
                 f"{where} {'; it '.join(problems)}. Its columns: "
