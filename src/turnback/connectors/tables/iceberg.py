@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Unpack
@@ -224,6 +224,10 @@ class IcebergTarget:
     def create(self, type: TypeInfo) -> None:
         if self.exists():
             return
+        with suppress(ConflictError):  # another sink of the job was faster
+            self._create(type)
+
+    def _create(self, type: TypeInfo) -> None:
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         catalog = self._catalog()
         with self._failures("create"):
@@ -236,8 +240,8 @@ class IcebergTarget:
                 ):
                     for column in self._sink.partition_by:
                         spec.add_identity(column)
-            except exceptions.TableAlreadyExistsError:
-                return  # another sink of the job was faster
+            except exceptions.TableAlreadyExistsError as error:
+                raise ConflictError(str(error)) from error
             except exceptions.NoSuchNamespaceError:
                 namespace = self._sink.table.rpartition(".")[0]
                 raise ConfigurationError(
@@ -395,7 +399,7 @@ class IcebergTarget:
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         try:
             yield
-        except (ConfigurationError, SinkError):
+        except (ConfigurationError, ConflictError, SinkError):
             raise
         except exceptions.CommitFailedException as error:
             raise ConflictError(str(error)) from error
