@@ -201,9 +201,8 @@ ABORTED = frozenset({"table-aborts-blindly"})
 
 FOCUS: dict[str, tuple[str, tuple[str, ...]]] = {
     "kafka-writes-without-looking": ("kafka: commit", ("lost reply", "late")),
-    "redis-restored-claim": ("redis: EVALSHA", ("pause",)),
+    "redis-restored-claim": ("checkpoints/", ("kill",)),
     "savepoint-writers-alike": (" files/", ("pause",)),
-    "sql-no-owner": ("turnback_owners", ("pause",)),
     "table-aborts-blindly": (": commit", ("kill after", "lost reply")),
     "table-no-fence": (".inprogress", ("pause",)),
     "iceberg-marks-alone": ("iceberg: commit", ("pause",)),

@@ -101,6 +101,8 @@ class Run:
         if self.plant in FOCUS:
             place, kinds = FOCUS[self.plant]
             self.world.faults = replace(self.world.faults, focus=(place,), kinds=kinds, left=8)
+        if self.plant in RESTORED:
+            self.world.copies = 0.5
         rng = self.world.rng
         keys = _KEYS[: rng.randint(1, 4)]
         records = [(rng.choice(keys), place) for place in range(rng.randint(4, 32))]
@@ -475,7 +477,7 @@ class Run:
             self._settle(self._original)
 
     def _start_and_hold_up(self) -> None:
-        """Start a driver that stands still as soon as a checkpoint of its promises rows.
+        """Start a driver that stands still as soon as a checkpoint of its promises rows, or before.
 
         Where nothing is promised, as tasks write at once, it does so at any time.
         """
@@ -483,7 +485,8 @@ class Run:
         driver = self._start(turns_back=not self._has_values)
         mine = driver.spec.root + "/job"
         while self.world.is_running(driver.process):
-            if self._promised_by(mine) or (self._redis and self.world.rng.random() < 0.02):
+            is_server = self._redis or self._databases
+            if self._promised_by(mine) or (is_server and self.world.rng.random() < 0.02):
                 self.world.tell(f"== {driver.process.name} is paused")
                 self.world.pause(driver.process, self.world.rng.choice((100, 1000)))
                 return
