@@ -170,7 +170,7 @@ class SimEpoch:
 
     def _run_task(self, order: Order, partition: int, keys: list[str]) -> Barrier:
         world, engine = self.query.engine.world, self.query.engine
-        copies = 0 if world.healthy or not keys else int(world.rng.random() < world.copies)
+        copies = 0 if world.healthy or not keys else int(world.rng.random() < 0.08)
         if copies:
             self.query.reran = True
             engine.tasks += 1

@@ -101,8 +101,6 @@ class Run:
         if self.plant in FOCUS:
             place, kinds = FOCUS[self.plant]
             self.world.faults = replace(self.world.faults, focus=(place,), kinds=kinds, left=8)
-        if self.plant in RESTORED:
-            self.world.copies = 0.5
         rng = self.world.rng
         keys = _KEYS[: rng.randint(1, 4)]
         records = [(rng.choice(keys), place) for place in range(rng.randint(4, 32))]
@@ -132,7 +130,10 @@ class Run:
         )
         draws = random.Random(f"savepoints {self.seed}")
         self.serves = self.plant in SAVED or draws.random() < _SERVED
+        if self.plant in RESTORED:
+            self.serves = False
         """Whether drivers serve requests, and the job may be started from savepoints and anew."""
+        self.most_drivers = 0
         self.asked = 0
         """For how many savepoints somebody has asked."""
         self.storages: dict[str, SimStorage] = {}
@@ -213,13 +214,14 @@ class Run:
     def _live_through_faults(self) -> None:
         world = self.world
         rng = world.rng
-        most_drivers = rng.randint(2, 7)
-        restlessness = 0.03 if self.plant in SAVED else rng.choice((0.0, 0.005, 0.02))
+        self.most_drivers = 7 if self.plant in RESTORED else rng.randint(2, 7)
+        is_restless = self.plant in {*SAVED, *RESTORED}
+        restlessness = 0.03 if is_restless else rng.choice((0.0, 0.005, 0.02))
         while world.steps < _MOST_STEPS:
             running = [d for d in self.drivers if world.is_running(d.process)]
             awake = [d for d in running if d.process.asleep_until <= world.steps]
             if not awake:
-                if len(self.drivers) >= most_drivers:
+                if len(self.drivers) >= self.most_drivers:
                     return
                 self._change_place()
                 self._start()
@@ -407,8 +409,13 @@ class Run:
     def _change_place(self) -> None:
         """Now and then restore the job directory, or go on with a copy; no driver is awake."""
         rng = self.world.rng
-        if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
+        # As late as possible, if that matters: what is forgotten is worth more then.
+        is_time = self.plant not in RESTORED or len(self.drivers) == self.most_drivers - 1
+        may_restore = is_time and not self._never_turns_back
+        if self.backup is not None and may_restore and rng.random() < 0.5:
             self._restore(self.backup)
+            return
+        if self.plant in RESTORED:
             return
         wanted = rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3)
         if wanted and len(self.program.sinks) == 1 and self.drivers:

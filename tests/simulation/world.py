@@ -114,7 +114,6 @@ class World:
         rng: Decides.
         story: What has happened, in order.
         healthy: Nothing fails any more.
-        copies: The share of tasks that Spark runs twice.
         hidden: A path that differs from process to process, and is left out of the story.
     """
 
@@ -125,7 +124,6 @@ class World:
         self.faults = Faults.draw(self.rng)
         self.healthy = False
         self.hidden = ""
-        self.copies = 0.08
         self.clock = SimClock(self)
         self.steps = 0
         self._actors: list[Actor] = []
