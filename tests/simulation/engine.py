@@ -23,14 +23,16 @@ from turnback.driver.job import JobSpec
 from turnback.errors import EpochConflictError
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
+from turnback.snapshot.writer import CopyTask
 from turnback.spark.pickling import pickle_by_value
-from turnback.state.files import StateFile, storage_of
+from turnback.state.files import StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
 from turnback.values.columns import Batch
-from turnback.values.keys import partition_of
+from turnback.values.keys import group_range, partition_of
 from turnback.worker.message import Barrier, Order, TaskAck, TaskName
+from turnback.worker.state_import import IntakeTask
 
 Record = tuple[str, int]
 """A key, and its place in the input."""
@@ -58,8 +60,11 @@ class SimEngine:
 
     cores = 2
 
-    def __init__(self, world: World, process: Process, input: Input) -> None:
-        self.world, self.process, self.input = world, process, input
+    def __init__(self, world: World, process: Process, input: Input, plan: Plan) -> None:
+        self.world = world
+        self.process = process
+        self.input = input
+        self.plan = plan
         self.tasks = 0
 
     def stream_counts(self, plan: Plan) -> dict[str, int]:
@@ -69,7 +74,16 @@ class SimEngine:
         return pickle_by_value(value)
 
     def run_tasks(self, description: str, tasks: Sequence[Any]) -> list[Any]:
-        return [merged(task) if isinstance(task, MergeTask) else task.run() for task in tasks]
+        return [self._run(task) for task in tasks]
+
+    def _run(self, task: Any) -> Any:
+        if isinstance(task, MergeTask):
+            return merged(task)
+        if isinstance(task, IntakeTask):
+            return taken_in(task, self.plan, self.input.groups)
+        if isinstance(task, CopyTask):  # which runs beside epochs, when Spark comes to it
+            self.world.clock.sleep(self.world.rng.choice((0.0, _EPOCH_S, 10 * _EPOCH_S)))
+        return task.run()
 
     def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> SimQuery:
         return SimQuery(self, plan)
@@ -92,8 +106,8 @@ class SimQuery:
         self._on_input: Callable[[EpochInput], None] | None = None
 
     def restore(self, sources: Sources) -> None:
-        position = sources[SOURCE].offset
-        self.offset = int(position or 0)
+        position = sources.get(SOURCE)
+        self.offset = int(position.offset or 0) if position is not None else 0
 
     def start(self, on_input: Callable[[EpochInput], None]) -> None:
         self._on_input = on_input
@@ -248,7 +262,7 @@ class SimTask:
             known, counts = (), {}
         counts = dict(counts)
         for file in files[len(known) :]:
-            counts.update(read_counts(self.order, file, self.query.engine.input.groups))
+            counts.update(read_counts(self.order.storage, file, self.query.engine.input.groups))
         self.query.stores[self.name.partition] = (paths, counts)
         return counts
 
@@ -305,13 +319,54 @@ class SimTask:
         return handle
 
 
-def read_counts(order: Order, file: StateFile, groups: Mapping[str, int]) -> dict[str, int]:
+def read_counts(storage: StorageRef, file: StateFile, groups: Mapping[str, int]) -> dict[str, int]:
     """What a file holds for the partition that it was clipped for."""
-    data = storage_of(order.storage).get(file.path)
+    data = read_state(storage, file)
     counts: dict[str, int] = json.loads(data)
     return {
         key: n for key, n in counts.items() if file.first_group <= groups[key] <= file.last_group
     }
+
+
+def taken_in(
+    task: IntakeTask, plan: Plan, groups: Mapping[str, int]
+) -> tuple[list[StateFile], list[StateSchema]]:
+    """Write the counts of a partition anew as `IntakeTask` does, in the format of these tasks."""
+    parallelism = plan.levels[0].parallelism
+    stored = task.stored.get(_SCHEMA.id)
+    assert parallelism is not None
+    if stored is None:
+        return [], [_SCHEMA]
+    span = group_range(task.partition, parallelism, plan.max_parallelism)
+    counts = counts_in(stored.storage, clip_files(stored.files, {COUNT: span}), groups)
+    if not counts:
+        return [], [_SCHEMA]
+    path = f"state/{task.attempt}/taken-{task.partition}-{uuid.uuid4().hex}.json"
+    data = json.dumps(counts).encode()
+    storage_of(task.target).put(path, data)
+    file = StateFile(
+        path=path,
+        length=len(data),
+        digest=digest(data),
+        rows=len(counts),
+        first_epoch=task.epoch,
+        last_epoch=task.epoch,
+        first_group=span[0],
+        last_group=span[1],
+        operators=(COUNT,),
+        lineage=((task.line, task.epoch),),
+    )
+    return [file], [_SCHEMA]
+
+
+def counts_in(
+    storage: StorageRef, files: Sequence[StateFile], groups: Mapping[str, int]
+) -> dict[str, int]:
+    """What files hold together, as `clip_files` gives them."""
+    counts: dict[str, int] = {}
+    for file in files:
+        counts |= read_counts(storage, file, groups)
+    return counts
 
 
 def merged(task: MergeTask) -> StateFile:

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from unittest import mock
 
 import msgspec
 import pytest
@@ -27,6 +28,15 @@ def test_nothing_is_visible_before_the_commit(job):
     assert job.place.referenced() == set()
     committer.commit([transaction])
     assert job.rows() == [A, B, C]
+
+
+def test_of_two_that_create_the_table_at_once_both_go_on(job):
+    target = job.sink.target(job.context())
+    job.start()
+    # When it looked, the table was not there yet.
+    with mock.patch.object(target, "_open", side_effect=[None, target._open()]):
+        target.create(job.context().type)
+    assert target.exists()
 
 
 def test_no_rows_no_file_no_transaction(job):

@@ -113,7 +113,7 @@ class DeltaTarget(TableTarget):
                     partition_by=list(sink.partition_by),
                     storage_options=sink.options or None,
                 )
-        except SinkError:
+        except (ConflictError, SinkError):
             if self._open() is None:  # else another sink of the job was faster
                 raise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Unpack
@@ -182,6 +182,10 @@ class IcebergTarget(TableTarget):
     def create(self, type: TypeInfo) -> None:
         if self.exists():
             return
+        with suppress(ConflictError):  # another sink of the job was faster
+            self._create(type)
+
+    def _create(self, type: TypeInfo) -> None:
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         catalog = self._catalog()
         with self._failures("create"):
@@ -194,8 +198,8 @@ class IcebergTarget(TableTarget):
                 ):
                     for column in self._sink.partition_by:
                         spec.add_identity(column)
-            except exceptions.TableAlreadyExistsError:
-                return  # another sink of the job was faster
+            except exceptions.TableAlreadyExistsError as error:
+                raise ConflictError(str(error)) from error
             except exceptions.NoSuchNamespaceError:
                 namespace = self._sink.table.rpartition(".")[0]
                 raise ConfigurationError(
@@ -349,7 +353,7 @@ class IcebergTarget(TableTarget):
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         try:
             yield
-        except (ConfigurationError, SinkError):
+        except (ConfigurationError, ConflictError, SinkError):
             raise
         except exceptions.CommitFailedException as error:
             raise ConflictError(str(error)) from error
