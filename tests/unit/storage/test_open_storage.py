@@ -62,7 +62,7 @@ def test_s3(uri: str, expected: str) -> None:
     ("uri", "message"),
     [
         ("", "empty"),
-        ("hdfs://host/path", r"unknown storage scheme 'hdfs'.*file://.*memory://.*s3://"),
+        ("gopher://host/path", r"unknown storage scheme 'gopher'; .*memory://, s3:// or hdfs://"),
         ("file://host/path", "three slashes"),
         ("memory://", "memory://NAME"),
         ("s3://", "bucket"),
