@@ -160,7 +160,7 @@ class HdfsStorage:
         return left
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> bool:
-        """Write a file in full under a hidden name, then give it its own; False if that is taken."""
+        """Write a hidden file in full, then give it its name; False if that is taken."""
         target = self._target(path)
         temporary = f"{target.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
         with self._storage_errors("write", path):
