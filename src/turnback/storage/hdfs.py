@@ -53,6 +53,7 @@ was replaced while it was read."""
 # child that used them all the same would hang, and its parent with it.
 _process: int | None = None
 _services: dict[tuple[str, tuple[tuple[str, str], ...]], _Service] = {}
+_abandoned: list[Client] = []
 _lock = threading.Lock()
 
 T = TypeVar("T")
@@ -162,20 +163,35 @@ class HdfsStorage:
     def _write(self, path: str, data: bytes, *, replace: bool) -> bool:
         """Write a hidden file in full, then give it its name; False if that is taken."""
         target = self._target(path)
-        temporary = f"{target.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
         with self._storage_errors("write", path):
+            temporary = self._service.patiently(lambda: self._filled(target, data))
             try:
-                self._service.repeat(lambda client: _fill(client, temporary, data), len(data))
                 published = self._publish(temporary, target, data, replace)
                 if not published:
                     # Also syncs the log of the NameNode up to here, with what took the name.
                     self._service.repeat(lambda client: client.delete(temporary))
             except BaseException:
-                # A rename that is still on its way finds nothing then.
-                with suppress(*_FAILURES):
-                    self._service.once(lambda client: client.delete(temporary), limit=5)
+                self._discard(temporary)
                 raise
         return published
+
+    def _filled(self, target: str, data: bytes) -> str:
+        """Write a hidden file beside another one."""
+        # A new name for each try: nothing of a try that was given up can reach the next one.
+        temporary = f"{target.rpartition('/')[0]}/{TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            self._service.once(lambda client: _fill(client, temporary, data), len(data))
+        except BaseException as error:
+            self._discard(temporary)
+            if isinstance(error, FileExistsError):
+                raise ConnectionError("the library repeated what the NameNode had done") from error
+            raise
+        return temporary
+
+    def _discard(self, temporary: str) -> None:
+        """Delete a temporary file; a rename of it that is still on its way finds nothing then."""
+        with suppress(*_FAILURES):
+            self._service.once(lambda client: client.delete(temporary), limit=5)
 
     def _publish(self, temporary: str, target: str, data: bytes, replace: bool) -> bool:
         try:
@@ -258,8 +274,8 @@ class HdfsStorage:
 class _Service:
     """The NameNodes behind one address, for all storages of a process that name them.
 
-    It is never closed: connections to DataNodes are shared by all clients of the library, and would
-    die with the client that made them.
+    No client is ever closed: connections to DataNodes are shared by all clients of the library, and
+    would die with the client that made them.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -318,6 +334,7 @@ class _Service:
         try:
             outcome = answer.get(timeout=limit)
         except Empty:
+            self._replace(client)
             raise TimeoutError(f"no answer within {limit:.0f} s") from None
         try:
             result = outcome()
@@ -343,6 +360,13 @@ class _Service:
             if self._client is None:
                 self._client = _client(self._url, self._config_dir)
             return self._client
+
+    def _replace(self, client: Client) -> None:
+        """Connect anew for the next call: a connection that does not answer may never do so."""
+        with _lock:
+            if self._client is client:
+                _abandoned.append(client)
+                self._client = None
 
 
 def _raise(error: BaseException) -> NoReturn:
@@ -405,8 +429,7 @@ def _seconds(options: Mapping[str, str], name: str) -> float:
 def _fill(client: Client, path: str, data: bytes) -> None:
     from hdfs_native import WriteOptions
 
-    # Repeated after a lost reply, it replaces what the first try has begun.
-    file = client.create(path, WriteOptions(permission=0o600, overwrite=True, create_parent=True))
+    file = client.create(path, WriteOptions(permission=0o600, overwrite=False, create_parent=True))
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(bytes(rest[:_PART])) :]

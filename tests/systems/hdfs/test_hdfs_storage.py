@@ -164,7 +164,9 @@ def proxy(hdfs: HdfsCluster) -> Iterator[Proxy]:
 
 def through(proxy: Proxy, uri: str) -> Storage:
     path = uri.split("/", 3)[3]
-    storage = open_storage(f"hdfs://127.0.0.1:{proxy.port}/{path}")
+    # Some lost replies make the library wait for ever; what gives up and connects anew is ours.
+    limits = {"hdfs_timeout": "15 s"}
+    storage = open_storage(f"hdfs://127.0.0.1:{proxy.port}/{path}", limits)
     storage.put("warm", b"")
     return storage
 

@@ -166,6 +166,15 @@ def test_object_stores(load):
     assert storage_options(again) == options
 
 
+def test_options_of_hdfs_set_in_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = StreamExecutionEnvironment(configuration={"s3.region": "here"})
+    env.set_storage_options(hdfs_timeout="5 s", hdfs_config_dir="/etc/hadoop")
+    env.set_storage_options(hdfs_timeout="6 s")
+    assert storage_options(env.configuration) == {"hdfs_timeout": "6 s", "region": "here"}
+    assert env.configuration.value("hdfs.timeout") == 6_000
+
+
 def test_options_set_in_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = StreamExecutionEnvironment(configuration={"s3.region": "here"})
@@ -174,9 +183,6 @@ def test_options_set_in_code(tmp_path, monkeypatch):
     env.set_storage_options(access_key_id="me")
     assert storage_options(env.configuration) == {"access_key_id": "me", "region": "here"}
     assert env.configuration.origin("s3.access-key") == "code"
-    env.set_storage_options(hdfs_timeout="5 s")
-    assert storage_options(env.configuration) == {"hdfs_timeout": "5 s", "region": "here"}
-    assert env.configuration.value("hdfs.timeout") == 5_000
     for options, message in (
         ({"acess_key_id": "me"}, "unknown storage option 'acess_key_id'; did you mean 'access_k"),
         ({"zzz": "me"}, "unknown storage option 'zzz'$"),
