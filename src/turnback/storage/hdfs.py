@@ -190,6 +190,8 @@ class HdfsStorage:
 
     def _discard(self, temporary: str) -> None:
         """Delete a temporary file; a rename of it that is still on its way finds nothing then."""
+        if not self._service.has_answered:
+            return
         with suppress(*_FAILURES):
             self._service.once(lambda client: client.delete(temporary), limit=5)
 
@@ -276,6 +278,9 @@ class _Service:
 
     No client is ever closed: connections to DataNodes are shared by all clients of the library, and
     would die with the client that made them.
+
+    Attributes:
+        has_answered: Whether a NameNode ever did.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -284,7 +289,7 @@ class _Service:
         self._timeout = _seconds(options, "hdfs_timeout")
         self._retry_timeout = _seconds(options, "hdfs_retry_timeout")
         self._client: Client | None = None
-        self._has_answered = False
+        self.has_answered = False
 
     def repeat(self, step: Callable[[Client], T], size: int = 0) -> T:
         """Run a step, again and again while a cluster that has answered once does not."""
@@ -299,7 +304,7 @@ class _Service:
                 return attempt()
             except _FAILURES as error:
                 late = time.monotonic() + pause > end
-                if late or not self._has_answered or not _is_passing(error):
+                if late or not self.has_answered or not _is_passing(error):
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 5)
@@ -315,6 +320,16 @@ class _Service:
         Raises:
             TimeoutError: It goes on in its thread, and may still do what it was to do.
         """
+        if not self.has_answered:
+            try:
+                self._run(lambda client: client.get_file_info("/"), _FIRST_ANSWER)
+            except _FAILURES as error:
+                if isinstance(error, OSError) and _is_passing(error):
+                    raise
+            self.has_answered = True
+        return self._run(step, limit or self._timeout + size / _BYTES_A_SECOND)
+
+    def _run(self, step: Callable[[Client], T], limit: float) -> T:
         client = self._connected()
         answer: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
@@ -326,9 +341,6 @@ class _Service:
             else:
                 answer.put(lambda: result)
 
-        if limit is None:
-            first = min(_FIRST_ANSWER, self._timeout)
-            limit = self._timeout + size / _BYTES_A_SECOND if self._has_answered else first
         # The library has no limit of its own for some calls, and cannot be interrupted.
         threading.Thread(target=run, name="hdfs", daemon=True).start()
         try:
@@ -336,17 +348,7 @@ class _Service:
         except Empty:
             self._replace(client)
             raise TimeoutError(f"no answer within {limit:.0f} s") from None
-        try:
-            result = outcome()
-        except OSError as error:
-            if not _is_passing(error):
-                self._has_answered = True
-            raise
-        except RuntimeError:
-            self._has_answered = True
-            raise
-        self._has_answered = True
-        return result
+        return outcome()
 
     def _connected(self) -> Client:
         global _process
