@@ -1,8 +1,8 @@
 """A job with its directory on HDFS: notes for each number of a key which one came before it.
 
 `python hdfs_job.py SETTINGS`, where SETTINGS is JSON: `root`, `input` and `output`; `save`, the
-directory of a savepoint with which the job stops after a while; `fork`, the savepoint from which
-another job starts.
+directory of a savepoint with which the job stops when it has written something; `fork`, the
+savepoint from which another job starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from turnback import (
@@ -50,7 +51,8 @@ def main() -> None:
         env.execute("forked", bounded=True, start_from=settings["fork"], fork=True)
     elif "save" in settings:
         client = env.execute_async("numbers", bounded=False)
-        time.sleep(settings["after"])
+        while not any(Path(settings["output"]).glob("part-*")):
+            time.sleep(0.1)
         print(client.stop_with_savepoint(savepoint_directory=settings["save"]).result(300))
     else:
         env.execute("numbers", bounded=True)
