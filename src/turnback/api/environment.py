@@ -42,7 +42,7 @@ from turnback.config.configuration import (
     storage_options,
 )
 from turnback.config.option import positive
-from turnback.config.options import backend_name, from_storage_options
+from turnback.config.options import STORAGE_PREFIXES, backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.connectors.record_source import RecordSource, check_source
@@ -620,8 +620,8 @@ class StreamExecutionEnvironment:
         return int(self.configuration.value("pipeline.max-parallelism"))
 
     def set_storage_options(self, **options: str) -> Self:
-        """Set endpoint and credentials of an object store; see `S3Storage` for all options."""
-        self._editor.replace("s3.", from_storage_options(options))
+        """Set how storages are reached; see `S3Storage` and `HdfsStorage` for all options."""
+        self._editor.replace(STORAGE_PREFIXES, from_storage_options(options))
         return self
 
     # -- sources

@@ -27,7 +27,14 @@ _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 100 << 20
 # Long enough for a slow store, short enough for a person who waits.
 _S3_TIMEOUTS = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s"}
-_S3_OPTIONS = _S3_TIMEOUTS | {"max_retries": "1"}
+_QUICK_STORAGE = {
+    "s3": _S3_TIMEOUTS | {"max_retries": "1"},
+    "hdfs": {"hdfs_timeout": "20 s", "hdfs_retry_timeout": "10 s"},
+}
+_STORAGE_ADVICE = {
+    "s3": "check the endpoint and credentials: turnback config s3",
+    "hdfs": "check the address, HADOOP_CONF_DIR and the permissions of the user",
+}
 
 
 @dataclass(frozen=True)
@@ -190,17 +197,17 @@ def installed_version(name: str) -> str | None:
 
 
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
-    """Check that files can be written to, read and deleted from a directory or object store."""
+    """Check that files can be written, read and deleted in a directory or another storage."""
     from turnback.storage.local import LocalStorage
     from turnback.storage.locations import display_path
     from turnback.storage.open import open_storage
 
-    is_s3 = uri.lower().startswith("s3")
+    scheme = uri.lower().partition("://")[0].replace("s3a", "s3")
     path = f"_doctor-{uuid.uuid4().hex}"
     data = b"turnback doctor"
     local = None
     try:
-        storage = open_storage(uri, {**options, **(_S3_OPTIONS if is_s3 else {})})
+        storage = open_storage(uri, {**options, **_QUICK_STORAGE.get(scheme, {})})
         if isinstance(storage, LocalStorage):
             local = Path(display_path(storage.uri))
             if not local.exists():
@@ -212,9 +219,7 @@ def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckRe
         finally:
             storage.delete(path)
     except (StorageError, ConfigurationError) as error:
-        advice = "check the path, the permissions and the free space"
-        if is_s3:
-            advice = "check the endpoint and credentials: turnback config s3"
+        advice = _STORAGE_ADVICE.get(scheme, "check the path, the permissions and the free space")
         return CheckResult(name, "fail", f"{uri}: {error}", advice)
     if local is None:
         return CheckResult(name, "ok", f"{uri} is readable and writable")

@@ -110,7 +110,7 @@ class CheckpointSettings(Settings):
         "state.checkpoints.dir",
         text,
         "Directory that holds all jobs with their checkpoints: a path, or a URI such as "
-        "`s3://bucket/jobs`.",
+        "`s3://bucket/jobs` or `hdfs://namenode:8020/jobs`.",
         "~/.turnback/jobs",
         aliases=(f"{_CHECKPOINTING}.dir",),
     )

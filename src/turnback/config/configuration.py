@@ -327,8 +327,8 @@ class Configuration:
         made = read_layer(Precedence.SETTERS, [RawSetting(key, value, CODE)])
         return self._with_setters({**self._layers.get(Precedence.SETTERS, {}), **made})
 
-    def without_code(self, prefix: str) -> Configuration:
-        """Return a configuration without the keys below a prefix that `with_code` had set."""
+    def without_code(self, prefix: str | tuple[str, ...]) -> Configuration:
+        """Return a configuration without keys of these prefixes that `with_code` had set."""
         setters = self._layers.get(Precedence.SETTERS, {})
         return self._with_setters({k: s for k, s in setters.items() if not k.startswith(prefix)})
 
@@ -397,8 +397,8 @@ class ConfigurationEditor:
         """Set keys in code: all of them, or none if one cannot be used."""
         self._set(self.current, settings)
 
-    def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:
-        """The same, and forget what code had set below this prefix."""
+    def replace(self, prefix: str | tuple[str, ...], settings: Mapping[str, Any]) -> None:
+        """The same, and forget what code had set with one of these prefixes."""
         self._set(self.current.without_code(prefix), settings)
 
     def _set(self, configuration: Configuration, settings: Mapping[str, Any]) -> None:
@@ -412,7 +412,7 @@ _STORAGE = "execution.checkpointing.storage"
 
 
 def storage_options(configuration: Configuration) -> dict[str, str]:
-    """The settings of object stores, as `open_storage` takes them."""
+    """The settings of storages, as `open_storage` takes them."""
     return as_storage_options(configuration.raw)
 
 

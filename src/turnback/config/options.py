@@ -81,17 +81,44 @@ S3_OPTIONS = (
     _s3("s3.retry-timeout", "Maximum time to retry a failed request.", "3 min", **_TIME),
     _s3("s3.max-retries", "Maximum number of retries of a failed request.", "10", count(0, 1_000)),
 )
-_BY_FIELD = {option.field: option for option in S3_OPTIONS}
+HDFS_OPTIONS = (
+    Option(
+        "hdfs.config-dir",
+        text,
+        "Directory with `core-site.xml` and `hdfs-site.xml` on every machine; when it is not set, "
+        "the variable `HADOOP_CONF_DIR` names it.",
+        field="hdfs_config_dir",
+    ),
+    Option(
+        "hdfs.timeout",
+        doc="Timeout of one call of HDFS, besides a second for every MiB that it moves.",
+        default="2 min",
+        field="hdfs_timeout",
+        **_TIME,
+    ),
+    Option(
+        "hdfs.retry-timeout",
+        doc="How long a call is repeated while the NameNode is away, in safe mode or failing over.",
+        default="3 min",
+        field="hdfs_retry_timeout",
+        **_TIME,
+    ),
+)
+STORAGE_PREFIXES = ("s3.", "hdfs.")
+"""What the keys of storages begin with."""
+
+_STORAGE_OPTIONS = (*S3_OPTIONS, *HDFS_OPTIONS)
+_BY_FIELD = {option.field: option for option in _STORAGE_OPTIONS}
 
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
-    """Options of `S3Storage` for configuration keys; other keys are ignored."""
-    given = {o.field: settings[o.key] for o in S3_OPTIONS if o.key in settings}
+    """Options of `S3Storage` and `HdfsStorage` for configuration keys; other keys are ignored."""
+    given = {o.field: settings[o.key] for o in _STORAGE_OPTIONS if o.key in settings}
     return {name: _negated(name, value) for name, value in given.items()}
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration keys for options of `S3Storage`."""
+    """Configuration keys for options of `S3Storage` and `HdfsStorage`."""
     settings = {}
     for name, value in options.items():
         option = _BY_FIELD.get(name)
@@ -273,7 +300,7 @@ OPTIONS: tuple[Option, ...] = tuple(
             *SavepointSettings.options(),
             *WatchdogSettings.options(),
             *AlertSettings.options(),
-            *S3_OPTIONS,
+            *_STORAGE_OPTIONS,
             *_JOB_OPTIONS,
             *_SERVICE_OPTIONS,
         ),

@@ -66,7 +66,7 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
-from turnback.storage.local import LocalStorage
+from turnback.storage.base import HasLeftovers
 from turnback.worker.local_state import StoreOwner, remove_others, stores_of
 
 _PROVEN_S = 60.0
@@ -210,7 +210,7 @@ class JobRunner:
             return self.report
         self._planner.check()
         storage = self._directory.storage
-        if isinstance(storage, LocalStorage):
+        if isinstance(storage, HasLeftovers):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
         self._run_as(self._directory.renew() if self.spec.start.fresh else self._directory.open())

@@ -24,8 +24,7 @@ from turnback.job.liveness import LOST, is_terminal
 from turnback.snapshot.directory import is_mark
 from turnback.snapshot.find import resume_point
 from turnback.snapshot.metadata import FILES, METADATA, SOURCES, STATE
-from turnback.storage.base import Storage
-from turnback.storage.local import LocalStorage
+from turnback.storage.base import HasLeftovers, Storage
 from turnback.storage.locations import display_path, is_below, resolved
 from turnback.storage.open import open_storage
 from turnback.views.job import ENDED, Job
@@ -125,7 +124,7 @@ def remove_unused_files(job: Job, unused: Garbage) -> None:
 def half_written(job: Job, root: str) -> Iterator[Garbage]:
     """Find the files whose writers were killed, of a job that does not run."""
     storage = job.directory.storage
-    sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
+    sizes = storage.leftovers() if isinstance(storage, HasLeftovers) else {}
     if sizes:
         reason = f"the writers of {len(sizes)} files were killed"
         path = display_path(storage.uri)
@@ -137,7 +136,7 @@ def remove_half_written(job: Job) -> None:
     """Delete the files whose writers were killed."""
     _require_idle(job)
     storage = job.directory.storage
-    if isinstance(storage, LocalStorage):
+    if isinstance(storage, HasLeftovers):
         storage.leftovers(remove=True)
 
 
@@ -400,7 +399,7 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
     for mark in marks:
         storage.delete(mark)
     inside = open_storage(partial.path, options)
-    if isinstance(inside, LocalStorage):
+    if isinstance(inside, HasLeftovers):
         inside.leftovers(remove=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnback.errors import (
     AlreadyExistsError,
@@ -61,6 +61,18 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove a file for good; a missing one is fine."""
+
+
+@runtime_checkable
+class HasLeftovers(Protocol):
+    """A storage in which a writer that is killed leaves a temporary file."""
+
+    def leftovers(self, *, remove: bool = False) -> dict[str, int]:
+        """Return the temporary files that nobody writes any more, with their bytes.
+
+        Args:
+            remove: Whether to delete them; what cannot be deleted is left out.
+        """
 
 
 def claim(storage: Storage, path: str, data: bytes) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import Storage, split_path, split_prefix
+from turnback.storage.hdfs import OPTION_PREFIX, HdfsStorage
 from turnback.storage.local import LocalStorage
 from turnback.storage.s3 import S3Storage
 
@@ -110,8 +111,9 @@ def _directory(prefix: str) -> str:
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """Return the storage at a path or URI; nothing is created or contacted yet.
 
-    That is a path, 'file:///path', 'memory://name' or 's3://bucket/prefix' ('s3a' is the same).
-    Only S3 has options, see `S3Storage`. Raises `ConfigurationError` if one cannot be used.
+    That is a path, 'file:///path', 'memory://name', 's3://bucket/prefix' ('s3a' is the same) or
+    'hdfs://namenode:port/path'. The options are those of all storages together, see `S3Storage`
+    and `HdfsStorage`. Raises `ConfigurationError` if one cannot be used.
     """
     if not isinstance(uri, str):
         return LocalStorage(uri)
@@ -130,7 +132,16 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     if scheme == "memory":
         return MemoryStorage(rest)
     if scheme in ("s3", "s3a"):
-        return S3Storage(f"s3://{rest}", options)
+        return S3Storage(f"s3://{rest}", _options_of(options, hdfs=False))
+    if scheme == "hdfs":
+        return HdfsStorage(f"hdfs://{rest}", _options_of(options, hdfs=True))
     raise ConfigurationError(
-        f"{uri}: unknown storage scheme {scheme!r}; use a plain path, file://, memory:// or s3://"
+        f"{uri}: unknown storage scheme {scheme!r}; use a plain path, file://, memory://, s3:// "
+        "or hdfs://"
     )
+
+
+def _options_of(options: Mapping[str, str] | None, *, hdfs: bool) -> dict[str, str]:
+    """Those options that are meant for HDFS, or those that are not."""
+    given = (options or {}).items()
+    return {name: value for name, value in given if name.startswith(OPTION_PREFIX) is hdfs}
