@@ -3,7 +3,7 @@
 A table is a list of snapshots, each with the files that it adds, and properties. A commit is made
 in two steps, as by PyIceberg: it is held against the newest metadata, which must have the snapshot
 that the client has seen, and then that metadata is replaced unless somebody else was faster.
-`tests/systems/test_simulated_iceberg.py` holds it to the library.
+`tests/systems/tables/test_simulated_iceberg.py` holds it to the library.
 """
 
 from __future__ import annotations
