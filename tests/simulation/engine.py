@@ -31,7 +31,7 @@ from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
 from turnback.values.columns import Batch
 from turnback.values.keys import group_range, partition_of
-from turnback.worker.message import Barrier, Order, TaskAck, TaskName
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, TaskName
 from turnback.worker.state_import import IntakeTask
 
 Record = tuple[str, int]
@@ -146,8 +146,8 @@ class SimEpoch:
     first: int
     upto: int
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        (order,) = orders
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
+        (command,) = commands
         engine, plan = self.query.engine, self.query.plan
         parallelism = plan.levels[0].parallelism
         assert parallelism is not None
@@ -160,30 +160,32 @@ class SimEpoch:
                 for key, _ in records
                 if engine.input.partition(key, parallelism, plan.max_parallelism) == partition
             ]
-            barriers.append(self._run_task(order, partition, mine))
+            barriers.append(self._run_task(command, partition, mine))
         if not engine.world.healthy and engine.world.rng.random() < 0.01:
             engine.world.tell(
-                f"{engine.process.name}: Spark has lost output of epoch {order.epoch}"
+                f"{engine.process.name}: Spark has lost output of epoch {command.epoch}"
             )
             raise EpochConflictError("output of tasks that other tasks had read was lost")
         return barriers
 
-    def _run_task(self, order: Order, partition: int, keys: list[str]) -> Barrier:
+    def _run_task(self, command: EpochCommand, partition: int, keys: list[str]) -> Barrier:
         world, engine = self.query.engine.world, self.query.engine
         copies = 0 if world.healthy or not keys else int(world.rng.random() < 0.08)
         if copies:
             self.query.reran = True
             engine.tasks += 1
-            self._spawn_copy(order, partition, keys, engine.tasks)
+            self._spawn_copy(command, partition, keys, engine.tasks)
         engine.tasks += 1
-        return self._task(order, partition, keys, engine.tasks).run()
+        return self._task(command, partition, keys, engine.tasks).run()
 
-    def _spawn_copy(self, order: Order, partition: int, keys: list[str], number: int) -> None:
+    def _spawn_copy(
+        self, command: EpochCommand, partition: int, keys: list[str], number: int
+    ) -> None:
         """Start a copy of a task on another machine: it outlives the driver, and may be killed."""
         world = self.query.engine.world
-        name = f"{self.query.engine.process.name} copy {order.epoch}.{partition}.{number}"
+        name = f"{self.query.engine.process.name} copy {command.epoch}.{partition}.{number}"
         process = world.process(name)
-        task = self._task(order, partition, keys, number)
+        task = self._task(command, partition, keys, number)
 
         def run() -> None:
             if world.rng.random() < 0.3:
@@ -210,9 +212,9 @@ class SimEpoch:
 
         world.spawn(end.name, end, kill)
 
-    def _task(self, order: Order, partition: int, keys: list[str], number: int) -> SimTask:
+    def _task(self, command: EpochCommand, partition: int, keys: list[str], number: int) -> SimTask:
         query = self.query
-        return SimTask(query, order, TaskName(partition, number), keys)
+        return SimTask(query, command, TaskName(partition, number), keys)
 
     def source_tasks(self) -> int:
         return 0
@@ -232,7 +234,7 @@ class SimTask:
     """One attempt of one task in one epoch."""
 
     query: SimQuery
-    order: Order
+    command: EpochCommand
     name: TaskName
     keys: list[str]
 
@@ -255,27 +257,27 @@ class SimTask:
 
     def _restored(self) -> dict[str, int]:
         """The counts before this epoch; of files that were read before, from memory."""
-        files = self.order.files.get(self.name.partition, ())
+        files = self.command.files.get(self.name.partition, ())
         paths = tuple(file.path for file in files)
         known, counts = self.query.stores.get(self.name.partition, ((), {}))
         if known != paths[: len(known)]:
             known, counts = (), {}
         counts = dict(counts)
         for file in files[len(known) :]:
-            counts.update(read_counts(self.order.storage, file, self.query.engine.input.groups))
+            counts.update(read_counts(self.command.storage, file, self.query.engine.input.groups))
         self.query.stores[self.name.partition] = (paths, counts)
         return counts
 
     def _snapshot(self, counts: Mapping[str, int]) -> StateFile:
         changed = {key: counts[key] for key in sorted(set(self.keys))}
         groups = [self.query.engine.input.groups[key] for key in changed]
-        number, epoch = self.name.attempt, self.order.epoch
+        number, epoch = self.name.attempt, self.command.epoch
         path = (
-            f"state/{self.order.attempt}/0-{self.name.partition}-{epoch}-{number}-"
+            f"state/{self.command.attempt}/0-{self.name.partition}-{epoch}-{number}-"
             f"{uuid.uuid4().hex[:6]}.json"
         )
         data = json.dumps(changed).encode()
-        storage_of(self.order.storage).put(path, data)
+        storage_of(self.command.storage).put(path, data)
         return StateFile(
             path=path,
             length=len(data),
@@ -286,24 +288,24 @@ class SimTask:
             first_group=min(groups),
             last_group=max(groups),
             operators=(COUNT,),
-            lineage=((self.order.line, epoch),),
+            lineage=((self.command.line, epoch),),
         )
 
     def _write(self, op: Operator, rows: list[tuple[str, int]]) -> bytes | None:
-        order = self.order
+        command = self.command
         assert op.input_type is not None
         ctx = WriterContext(
-            order.job,
-            order.job_id,
+            command.job,
+            command.job_id,
             op.uid,
-            order.attempt,
-            order.epoch,
+            command.attempt,
+            command.epoch,
             self.name.partition,
             self.name.attempt,
             op.input_type,
-            order.storage,
-            order.directory_id,
-            order.nonce,
+            command.storage,
+            command.directory_id,
+            command.nonce,
         )
         writer = op.function.writer(ctx)
         try:

@@ -90,10 +90,10 @@ class _Owned:
 
     name: str
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         self._checked(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         seen = self._checked(ctx)
         assert ctx.attempts is not None
         attempt, driver = seen[1]

@@ -41,7 +41,7 @@ from turnback.errors import (
     FormatVersionError,
     NotFoundError,
 )
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 
 DIRECTORY = "checkpoints"
 _SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
@@ -207,7 +207,7 @@ class CheckpointLog:
                 manifests=listing.manifests,
             )
             try:
-                claim(self.storage, slot_path(fence.number), encode(fence))
+                put_if_absent_or_same(self.storage, slot_path(fence.number), encode(fence))
             except AlreadyExistsError:
                 self._explain_lost_start(fence)
                 continue
@@ -317,7 +317,7 @@ class CheckpointLog:
         while True:
             slot = msgspec.structs.replace(slot, number=self._next)
             try:
-                claim(self.storage, slot_path(self._next), encode(slot))
+                put_if_absent_or_same(self.storage, slot_path(self._next), encode(slot))
             except AlreadyExistsError:
                 late.append(self._own_late_write(own, self._next))
                 self._next += 1

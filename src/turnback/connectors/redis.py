@@ -197,14 +197,14 @@ class RedisSink(IdempotentSink):
 
     # -- on the driver
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         if ctx.type is not None:
             self._columns(ctx.type)
         with self._connected(sink_label(ctx.job, ctx.uid)) as client:
             self._checked_owner(client.get(self._owner_key), ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
-        self.check_claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        self.check_target(ctx)
         if ctx.job_directory is None:
             return
         with self._connected(sink_label(ctx.job, ctx.uid)) as client:

@@ -17,7 +17,7 @@ from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit
 from turnback.storage.base import Storage
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck
+from turnback.worker.message import Barrier, EpochCommand, TaskAck
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,8 +43,8 @@ class Task(Protocol[T_co]):
 class EpochInput(Protocol):
     """The input of one epoch."""
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        """Run all levels once, each as its order says; may be called again to replay the epoch.
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
+        """Run all levels once, each as its command says; may be called again to replay the epoch.
 
         Returns the barriers of the last level, with the acknowledgements of all tasks. Raises
         `EpochConflictError` if output of a task was lost after others had read it.

@@ -44,7 +44,7 @@ from turnback.state.files import (
 from turnback.state.merging import merge
 from turnback.worker.event_time import EpochTime, Segment
 from turnback.worker.local_state import store_task
-from turnback.worker.message import Barrier, Order, TaskAck, align
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, align
 from turnback.worker.program import LevelProgram, PartitionId, StateFileIndex, level_programs
 
 _GRAIN_MS = 1_000
@@ -137,7 +137,7 @@ class MergeTask:
 
     home: PartitionId
     files: tuple[StateFile, ...]
-    """In epoch order."""
+    """In epoch command."""
     final: bool
     """Whether the result is complete, so that tombstones can go."""
     operators: tuple[str, ...]
@@ -268,9 +268,9 @@ class EpochAcks:
         """Records that did not fit the schema of their source, by its uid."""
         return sum((Counter(ack.malformed) for ack in self.acks), Counter())
 
-    def fed(self) -> Counter[int]:
+    def native_records(self) -> Counter[int]:
         """Elements that Spark itself gave from sources, by channel."""
-        return sum((Counter(ack.fed) for ack in self.acks), Counter())
+        return sum((Counter(ack.native_records) for ack in self.acks), Counter())
 
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
@@ -445,7 +445,7 @@ class Epochs:
         records = acks.records()
         took = time.perf_counter() - started
         read = self.meter.count(
-            records, cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
+            records, cut.state, acks.left_out(), acks.native_records(), malformed_counts(sources)
         )
         self.progress.end(epoch)
         self.meter.count_load(acks.acks, took, self._file_index)
@@ -461,12 +461,12 @@ class Epochs:
         self, input: EpochInput, epoch: int, now: EpochTime, feed: RedriveInput | None
     ) -> EpochAcks:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
-        orders = [self._order(epoch, program.level, now, feed) for program in self._programs]
+        commands = [self._command(epoch, program.level, now, feed) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
         tries = 0
         while True:
             try:
-                barriers = input.run(description, orders)
+                barriers = input.run(description, commands)
                 source_tasks = 0 if self._plan.native else input.source_tasks()
                 return check_barriers(barriers, self._plan.levels, source_tasks)
             except EpochConflictError as e:
@@ -479,9 +479,11 @@ class Epochs:
                 self._coordinator.abort_orphans()
                 self._has_leftovers = True
 
-    def _order(self, epoch: int, level: Level, now: EpochTime, feed: RedriveInput | None) -> Order:
+    def _command(
+        self, epoch: int, level: Level, now: EpochTime, feed: RedriveInput | None
+    ) -> EpochCommand:
         letters = [feed.letters.get(op.uid, ()) for op in level.operators] if feed else []
-        return Order(
+        return EpochCommand(
             job=self._spec.name,
             job_id=self._fence.job_id,
             attempt=self._fence.attempt,

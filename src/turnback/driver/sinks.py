@@ -98,7 +98,7 @@ def committer_context(
     )
 
 
-def claim_targets(
+def acquire_targets(
     plan: Plan,
     directory: JobDirectory,
     job_id: str,
@@ -129,9 +129,9 @@ def claim_targets(
     }
     # All of them first: a job that is refused must not own any target.
     for op in sinks:
-        op.function.check_claim(contexts[op.uid])
+        op.function.check_target(contexts[op.uid])
     for op in sinks:
-        op.function.claim(contexts[op.uid])
+        op.function.acquire_target(contexts[op.uid])
     if take_over:
         newest = CheckpointLog(directory.storage).newest()
         # Also what sinks have staged that were renamed: it is published under their old uids.
@@ -152,7 +152,7 @@ class JobSinks:
         self._directory = directory
         self._options = options
         self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
-        contexts = claim_targets(plan, directory, fence.job_id, fence, options=options)
+        contexts = acquire_targets(plan, directory, fence.job_id, fence, options=options)
         self.committers: dict[str, EpochCommitter] = {}
         try:
             for uid, sink in self._sinks.items():

@@ -53,7 +53,7 @@ from turnback.job.liveness import (
     recent_restarts,
 )
 from turnback.job.status import JobState, Status
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
@@ -273,7 +273,9 @@ class AlertLog:
     def claim(self, number: int, alert: Alert) -> bool:
         """Make an event the one of this number; False if somebody else was quicker."""
         try:
-            claim(self._storage, _path(number), encode_document("alert", _FORMAT, alert))
+            put_if_absent_or_same(
+                self._storage, _path(number), encode_document("alert", _FORMAT, alert)
+            )
         except AlreadyExistsError:
             return False
         for old in self._numbers()[:-_KEPT]:
@@ -291,7 +293,7 @@ class AlertLog:
     def claim_again(self, number: int) -> bool:
         """Take over an event whose watcher died; False if somebody else has done so."""
         try:
-            claim(self._storage, _path(number, "again"), b"")
+            put_if_absent_or_same(self._storage, _path(number, "again"), b"")
         except AlreadyExistsError:
             return False
         return True

@@ -11,7 +11,7 @@ import msgspec
 
 from turnback.core.ids import check_id, is_id
 from turnback.errors import CorruptFileError, FormatVersionError, NotFoundError
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import decode_document, encode_document
 
 
@@ -66,7 +66,7 @@ class SavepointCatalog:
 
     def add(self, entry: SavepointEntry) -> None:
         """Record a savepoint; recording the same one again changes nothing."""
-        claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
+        put_if_absent_or_same(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
 
     def get(self, id_: str) -> SavepointEntry:
         path = _path(check_id(id_, "savepoint"))

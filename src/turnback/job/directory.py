@@ -44,7 +44,7 @@ from turnback.job.catalog import Replays
 from turnback.job.run import ProcessId, StartedProgram
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import decode_document, encode_document, read_document
 from turnback.storage.open import open_storage
 
@@ -141,7 +141,7 @@ class JobDirectory:
         if info is None:
             info = JobInfo(self.name, uuid.uuid4().hex, self._clock.now_ms())
             try:
-                claim(self.storage, JOB, _sealed("job", info))
+                put_if_absent_or_same(self.storage, JOB, _sealed("job", info))
             except AlreadyExistsError:
                 return self.open()
         return info

@@ -18,7 +18,7 @@ import msgspec
 from turnback.core.clock import Clock, SystemClock
 from turnback.errors import AlreadyExistsError, CorruptFileError
 from turnback.plan.bad_records import LetterId, decode_letter
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 DIRECTORY = "redrive"
@@ -107,7 +107,9 @@ class RedriveInbox:
             try:
                 for number, some in enumerate(_batches(new.values()), first):
                     batch = RedriveBatch(self._clock.now_ms(), secrets.token_hex(8), tuple(some))
-                    claim(self._storage, self._path(number), encode_document(_BATCH, FORMAT, batch))
+                    put_if_absent_or_same(
+                        self._storage, self._path(number), encode_document(_BATCH, FORMAT, batch)
+                    )
                     written.append(number)
             except AlreadyExistsError:
                 continue  # somebody else gives letters back, the same ones maybe

@@ -40,7 +40,7 @@ from turnback.job.request import (
     outcome_of_lost_driver,
 )
 from turnback.job.status import JobState
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,9 @@ class Requests:
                 id=self._new_id(), created_ms=self._clock.now_ms(), **msgspec.structs.asdict(spec)
             )
             try:
-                claim(self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request))
+                put_if_absent_or_same(
+                    self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request)
+                )
             except AlreadyExistsError:
                 continue
             return request
@@ -179,7 +181,7 @@ class Requests:
             **msgspec.structs.asdict(outcome),
         )
         try:
-            claim(self._storage, path, _sealed(_RESULT, mine))
+            put_if_absent_or_same(self._storage, path, _sealed(_RESULT, mine))
         except AlreadyExistsError:
             there = self.result(id_)
             if there is None:  # forgotten meanwhile, so it had ended

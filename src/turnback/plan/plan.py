@@ -121,7 +121,7 @@ class Operator:
         inputs: What it reads: nothing, if it is a source, else one stream or two.
         consumers: Inputs of operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
-        sides: Its side outputs: their names, the operators that stand for them, their types.
+        side_outputs: Its side outputs: their names, the operators that stand for them, their types.
         source_order: Of a source, what tasks note of its order.
     """
 
@@ -135,7 +135,7 @@ class Operator:
     parallelism: int
     consumers: tuple[InputId, ...]
     channels: tuple[int, ...]
-    sides: tuple[tuple[str, int, TypeInfo], ...] = ()
+    side_outputs: tuple[tuple[str, int, TypeInfo], ...] = ()
     source_order: SourceOrder = SourceOrder()
     on_error: ErrorPolicy = ErrorPolicy.FAIL
 

@@ -441,7 +441,7 @@ class Cut:
             and self.level[consumer.id] == here
             and consumer.kind is not NodeKind.SIDE_OUTPUT
         )
-        sides = tuple(
+        side_outputs = tuple(
             (consumer.function.tag_id, consumer.id, _typed(consumer))
             for producer, consumer, *_ in self.edges
             if producer is node and consumer.kind is NodeKind.SIDE_OUTPUT
@@ -466,7 +466,7 @@ class Cut:
             self.parallelism[node.id] or self.default,
             consumers,
             tuple(c.id for c in channels if c.producer == node.id),
-            sides,
+            side_outputs,
             self._source_order(node),
             node.on_error,
         )

@@ -461,10 +461,10 @@ class Sink(ABC):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         """Start the output of one task and epoch. Called in the task, once per attempt of it."""
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        """Refuse a target that `claim` would refuse, and write nothing; nothing by default.
+    def check_target(self, ctx: CommitterContext) -> None:
+        """Refuse what `acquire_target` would refuse, and write nothing; nothing by default.
 
-        Called on the driver before the job starts, for all sinks before the first `claim`.
+        Called on the driver before the job starts, for all sinks before the first `acquire_target`.
 
         Raises:
             ConfigurationError: The target is another job's.
@@ -472,8 +472,8 @@ class Sink(ABC):
         """
         return
 
-    def claim(self, ctx: CommitterContext) -> None:
-        """Claim the target for this job, or refuse another job's target; nothing by default.
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        """Acquire the target for this job, or refuse another job's target; nothing by default.
 
         Two jobs that write to one target, such as a job and its fork, duplicate the output for its
         readers. To prevent this, a sink records the owner at its target, where jobs in other roots

@@ -52,8 +52,8 @@ class IdempotentSink(Sink):
 
     **Other jobs.** Each job numbers its own attempts, so versions of two jobs do not show which
     value is newer: compare them only if both are of the job `(ctx.directory_id, ctx.job_id)`.
-    Record in `claim` which job owns the target, and have the target check the owner in the same
-    step as it writes: a task of the former owner may write at any time.
+    Record in `acquire_target` which job owns the target, and have the target check the owner in the
+    same step as it writes: a task of the former owner may write at any time.
 
     Of one epoch, elements of the same key are written by one task if the stream is keyed by it.
     Several attempts of one task may write at the same time (retries, speculation).

@@ -29,7 +29,7 @@ from turnback.sinks.base import (
     sink_errors,
     sink_label,
 )
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.locations import canonical_directory
 
@@ -188,8 +188,8 @@ class Ownership:
         self._ctx = ctx
         self._name = sink_label(ctx.job, ctx.uid)
 
-    def check_claim(self) -> None:
-        """Raise `ConfigurationError` if `claim` would; writes nothing."""
+    def check_target(self) -> None:
+        """Raise `ConfigurationError` if `acquire_target` would; writes nothing."""
         owner = self._other()
         if owner is None:
             return
@@ -197,9 +197,9 @@ class Ownership:
             raise self._refused(owner)
         self._refuse_unsettled(owner)
 
-    def claim(self) -> None:
+    def acquire_target(self) -> None:
         """Make the directory this job's, if it has no owner or is to be taken over."""
-        self.check_claim()
+        self.check_target()
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
@@ -226,7 +226,7 @@ class Ownership:
         owner = self._recorded()
         if owner is None:
             with self._using(), suppress(AlreadyExistsError):
-                claim(self._storage, _OWNER_PATH, self._data())
+                put_if_absent_or_same(self._storage, _OWNER_PATH, self._data())
             owner = self._recorded()
         if owner is not None and self._is_other(owner):
             raise self._refused(owner)

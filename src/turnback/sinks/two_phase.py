@@ -46,8 +46,8 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
     checkpoint and `recover_and_abort` for everything else that `dangling` finds. The latter also
     happens between two epochs, if Spark has run a task more than once or the epoch is replayed.
 
-    A target belongs to one job: override `claim` to record its owner there, and check it in
-    `commit`, otherwise a job and its fork can both write to it.
+    A target belongs to one job: override `acquire_target` to record its owner there, and check it
+    in `commit`, otherwise a job and its fork can both write to it.
 
     What is *not* guaranteed: that `abort` runs (the process may be killed at any point), that
     `commit` runs once, that it runs in the process that began the transaction or even on the same

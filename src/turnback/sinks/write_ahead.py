@@ -119,8 +119,8 @@ class WriteAheadSink(Sink):
     requires, or where a single connection should write everything. The cost is that elements are
     written twice, the second time by the driver alone.
 
-    A target belongs to one job: override `claim` to record its owner there, otherwise a job and its
-    fork can both write to it. `claim` is called before `open`.
+    A target belongs to one job: override `acquire_target` to record its owner there, otherwise a
+    job and its fork can both write to it. It is called before `open`.
 
     The sink is pickled to the tasks, which do not use it. On the driver each attempt uses its own
     copy, because a `publish` that hangs may outlive its attempt. Create connections in `open`, keep
@@ -153,8 +153,8 @@ class WriteAheadSink(Sink):
 
         A version of an attempt that the job directory does not know fails the job: the directory
         was restored from a backup, and its unpublished output would be taken for published. To let
-        a user continue with `take_over_sinks`, `claim` must delete the version if `ctx.take_over`
-        is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
+        a user continue with `take_over_sinks`, `acquire_target` must delete the version if
+        `ctx.take_over` is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ from turnback.snapshot.metadata import (
     decode,
     encode,
 )
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.open import open_storage
 
 WRITING = "_writing"
@@ -159,7 +159,7 @@ class SavepointDirectory:
             AlreadyExistsError: Another savepoint is there already; it was not changed.
         """
         try:
-            claim(self.storage, METADATA, encode(metadata))
+            put_if_absent_or_same(self.storage, METADATA, encode(metadata))
         except (AlreadyExistsError, NotFoundError) as error:  # not found: deleted in this moment
             raise AlreadyExistsError(
                 f"{self.uri} already contains a savepoint: write each savepoint to its own "
@@ -203,7 +203,7 @@ class SavepointDirectory:
                 return
             if not paths:
                 try:
-                    claim(self.storage, WRITING, mark)  # of two writers, one
+                    put_if_absent_or_same(self.storage, WRITING, mark)  # of two writers, one
                     return
                 except (AlreadyExistsError, NotFoundError):  # not found: it has given up since
                     pass

@@ -102,7 +102,7 @@ class WaitingElements(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class StateMapping:
     """Which part of a snapshot goes to which part of a program.
 
     Attributes:
@@ -151,7 +151,7 @@ def match_program(
     renames: Renames | None = None,
     allow: Allowed = False,
     redefined: Collection[StateId] = (),
-) -> Match:
+) -> StateMapping:
     """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
     A renamed operator takes all its states along, except those renamed by themselves. States of the
@@ -195,7 +195,7 @@ def match_program(
     rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
     sinks = {uid: renamed.uid(uid) for uid in snapshot.promising_sinks}
     unmatched = [uid for uid, now in sinks.items() if now not in program.sinks]
-    return Match(
+    return StateMapping(
         states={id: several[0] for id, several in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
         unclaimed=tuple(s for s in left if not (droppable.covers(s.id) or s in started_anew)),

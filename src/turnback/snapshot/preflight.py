@@ -27,9 +27,9 @@ from turnback.snapshot.evolution import (
 )
 from turnback.snapshot.matching import (
     Allowed,
-    Match,
     Program,
     Renames,
+    StateMapping,
     key_schema,
     known_states,
     match_program,
@@ -41,22 +41,22 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.state.schema import OPERATOR_KINDS, KeySchema
 
 
-def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
+def refuse_data_loss(snapshot: Snapshot, mapping: StateMapping) -> None:
     """Refuse a start that would lose state, a position or promised output unasked."""
     problems = [
-        *_unclaimed_problem(snapshot, match),
-        *(_stranded_problem(snapshot, s) for s in match.stranded if _has_rows(snapshot, s)),
-        *(_changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
-        *(_unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
+        *_unclaimed_problem(snapshot, mapping),
+        *(_stranded_problem(snapshot, s) for s in mapping.stranded if _has_rows(snapshot, s)),
+        *(_changed_source_problem(snapshot, mapping, uid) for uid in mapping.changed_sources),
+        *(_unclaimed_sink_problem(snapshot, uid) for uid in mapping.unclaimed_sinks),
     ]
     if problems:
         raise IncompatibleStateError("\n".join(problems))
 
 
-def _changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
+def _changed_source_problem(snapshot: Snapshot, mapping: StateMapping, uid: str) -> str:
     """Why a source that reads another number of streams cannot go on, and what to do."""
-    was = match.sources[uid]
-    before, now = match.changed_sources[uid]
+    was = mapping.sources[uid]
+    before, now = mapping.changed_sources[uid]
     return (
         f"source {uid!r} reads {now} streams, but {before} in {snapshot.name} of job "
         f"{snapshot.job!r}: its position does not apply to all of them. Read added streams with "
@@ -78,15 +78,15 @@ def _unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     )
 
 
-def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
-    if not match.unclaimed:
+def _unclaimed_problem(snapshot: Snapshot, mapping: StateMapping) -> Iterator[str]:
+    if not mapping.unclaimed:
         return
     lines = [
         f"  state {s.schema.name!r} of {snapshot.describe(s.schema.uid)}"
         + (f": {_size(s)}" if _size(s) else "")
-        for s in match.unclaimed
+        for s in mapping.unclaimed
     ]
-    names = _drop_names(snapshot, match)
+    names = _drop_names(snapshot, mapping)
     yield (
         f"{snapshot.name} of job {snapshot.job!r} has state that no operator of the program "
         "claims:\n"
@@ -118,9 +118,9 @@ def _has_rows(snapshot: Snapshot, state: SavedState) -> bool:
     return any(len(rows) for rows in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1))
 
 
-def _drop_names(snapshot: Snapshot, match: Match) -> list[str]:
+def _drop_names(snapshot: Snapshot, mapping: StateMapping) -> list[str]:
     """The shortest names, as they are written in a program, of all that is unclaimed."""
-    unclaimed = [s.id for s in match.unclaimed]
+    unclaimed = [s.id for s in mapping.unclaimed]
     claimed = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
     return list(dict.fromkeys(written_name(id if id[0] in claimed else id[0]) for id in unclaimed))
 
@@ -226,39 +226,39 @@ def check(
     Runs and reads nothing, but asks sources such as Kafka whether they still have what comes next.
     """
     program = program_of(plan, streams)
-    match = match_program(snapshot, program, renames, allow)
-    redefined = _redefined(plan, match)
+    mapping = match_program(snapshot, program, renames, allow)
+    redefined = _redefined(plan, mapping)
     if redefined:
-        match = match_program(snapshot, program, renames, allow, redefined)
+        mapping = match_program(snapshot, program, renames, allow, redefined)
     rows = [
-        *_states(plan, match),
-        *_unknown(plan, match),
-        *_unclaimed(program, snapshot, match),
-        *_stranded(snapshot, match),
-        *_sources(plan, snapshot, match),
-        *_sinks(snapshot, match),
+        *_states(plan, mapping),
+        *_unknown(plan, mapping),
+        *_unclaimed(program, snapshot, mapping),
+        *_stranded(snapshot, mapping),
+        *_sources(plan, snapshot, mapping),
+        *_sinks(snapshot, mapping),
         *_key_groups(plan, snapshot),
-        *_parallelism(plan, snapshot, match),
+        *_parallelism(plan, snapshot, mapping),
     ]
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
 
 
-def _redefined(plan: Plan, match: Match) -> set[StateId]:
+def _redefined(plan: Plan, mapping: StateMapping) -> set[StateId]:
     """The states of a program that stand for something else than what is stored."""
     found = set()
     for op in plan.operators():
         for name, descriptor in known_states(op).items() if op.is_stateful else ():
-            stored = match.states.get((op.uid, name))
+            stored = mapping.states.get((op.uid, name))
             if stored is not None and is_redefined(stored.schema, descriptor):
                 found.add((op.uid, name))
     return found
 
 
-def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:
+def _states(plan: Plan, mapping: StateMapping) -> Iterator[CheckRow]:
     for op in plan.operators():
         for name, descriptor in known_states(op).items() if op.is_stateful else ():
-            stored = match.states.get((op.uid, name))
-            if (op.uid, name) in match.anew:
+            stored = mapping.states.get((op.uid, name))
+            if (op.uid, name) in mapping.anew:
                 reason = "starts empty, because its definition has changed"
                 yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, reason)
             elif stored is None:
@@ -288,11 +288,11 @@ def _renamed(stored: SavedState, id: StateId) -> str:
     return "" if stored.id == id else f"from {written_name(stored.id)}"
 
 
-def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
+def _unknown(plan: Plan, mapping: StateMapping) -> Iterator[CheckRow]:
     operators = {op.uid: op for op in plan.operators()}
-    for id in sorted(match.undecided):
+    for id in sorted(mapping.undecided):
         operator = operators[id[0]]
-        if match.states[id].schema.kind in OPERATOR_KINDS:
+        if mapping.states[id].schema.kind in OPERATOR_KINDS:
             advice = "may request it in initialize_state(), which is known only at run time"
         else:
             advice = (
@@ -300,29 +300,29 @@ def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
                 "class attribute to know beforehand"
             )
         advice = f"{type(user_function(operator.function)).__name__} {advice}"
-        reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
+        reason = "; ".join(p for p in (_renamed(mapping.states[id], id), advice) if p)
         yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
 
 
-def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _unclaimed(program: Program, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     for stored in snapshot.states:
-        if stored in match.dropped:
+        if stored in mapping.dropped:
             reason = "dropped, as allowed"
-        elif stored in match.unclaimed:
+        elif stored in mapping.unclaimed:
             reason = (
-                f"{_why_unclaimed(stored, program, match)}; rename it, or allow "
+                f"{_why_unclaimed(stored, program, mapping)}; rename it, or allow "
                 f"{written_name(stored.id)} to be dropped"
             )
         else:
             continue
         if _size(stored):
             reason += f" ({_size(stored)})"
-        blocking = stored in match.unclaimed
+        blocking = stored in mapping.unclaimed
         yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
 
 
-def _stranded(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
-    for stored in match.stranded:
+def _stranded(snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
+    for stored in mapping.stranded:
         if stored.rows != 0:
             # How many wait in a checkpoint is known only when it is read.
             blocking = stored.rows is not None
@@ -331,10 +331,10 @@ def _stranded(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
             yield CheckRow(Subject.STATE, *stored.id, verdict, reason, blocking)
 
 
-def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
+def _why_unclaimed(stored: SavedState, program: Program, mapping: StateMapping) -> str:
     """Why nothing claims a state, and what it may be called now."""
     uid, name = stored.id
-    now = next((new for new, old in match.operators.items() if old == uid), None)
+    now = next((new for new, old in mapping.operators.items() if old == uid), None)
     if now is None:
         what = "no operator has this uid"
         names = list(program.states)
@@ -358,19 +358,19 @@ def check_position(source: SourcePlan, name: str, position: SourcePosition | Non
     return list(notes or ())
 
 
-def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _sources(plan: Plan, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     for source in plan.sources:
         uid = source.uid
-        old = match.sources.get(uid)
+        old = mapping.sources.get(uid)
         verdict = Verdict.RESTORED
         reason = "" if old == uid else f"from {old!r}"
         if old is None:
             verdict = Verdict.NEW
             reason = "starts from the beginning"
-        elif uid in match.changed_sources:
+        elif uid in mapping.changed_sources:
             verdict = Verdict.INCOMPATIBLE
-            reason = _changed_source_problem(snapshot, match, uid)
-        elif uid in match.rewound_sources:
+            reason = _changed_source_problem(snapshot, mapping, uid)
+        elif uid in mapping.rewound_sources:
             verdict = Verdict.NEW
             reason = (
                 "reads a different number of streams, so it starts from the beginning, as allowed"
@@ -387,7 +387,7 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
                 reason = str(error)
         blocking = verdict is Verdict.INCOMPATIBLE
         yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
-    for uid in match.lost_sources:
+    for uid in mapping.lost_sources:
         reason = (
             "no source has this uid, so its position is dropped; if it is still read under "
             "another uid, rename it"
@@ -395,11 +395,11 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
         yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
 
 
-def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
-    for uid in match.unclaimed_sinks:
+def _sinks(snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
+    for uid in mapping.unclaimed_sinks:
         reason = _unclaimed_sink_problem(snapshot, uid)
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
-    for uid in match.dropped_sinks:
+    for uid in mapping.dropped_sinks:
         reason = "in-doubt output is dropped, as allowed"
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
 
@@ -415,10 +415,10 @@ def _key_groups(plan: Plan, snapshot: Snapshot) -> Iterator[CheckRow]:
         yield CheckRow(Subject.KEY_GROUPS, "", "", Verdict.INCOMPATIBLE, reason, True)
 
 
-def _parallelism(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _parallelism(plan: Plan, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     before = {op.uid: op.parallelism for op in snapshot.operators}
     for op in plan.operators():
-        was = before.get(match.operators.get(op.uid, ""))
+        was = before.get(mapping.operators.get(op.uid, ""))
         if op.is_stateful and was is not None and was != op.parallelism:
             reason = f"parallelism changes from {was} to {op.parallelism}"
             yield CheckRow(Subject.OPERATOR, op.uid, "", Verdict.INFO, reason)

@@ -49,11 +49,11 @@ from turnback.spark.sources import (
     stream_counts,
     union_sources,
 )
-from turnback.spark.worker import LevelTask, close_functions, run_tasks, send_orders, spark_job
+from turnback.spark.worker import LevelTask, close_functions, run_tasks, send_commands, spark_job
 from turnback.storage.base import Storage
 from turnback.values.columns import stream_columns, stream_ddl
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, decode_error
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, decode_barrier, decode_error
 from turnback.worker.program import (
     CHANNEL,
     CONTROL,
@@ -108,7 +108,7 @@ def epoch_frame(sources: DataFrame, plan: Plan) -> DataFrame:
     """The stream of acknowledgements: level after level over the stream of all sources.
 
     Before each level is a shuffle, but not before one that reads the sources. It is the same in
-    every epoch, so Spark has to build nothing anew; what differs is in the orders.
+    every epoch, so Spark has to build nothing anew; what differs is in the commands.
     """
     frame = sources
     for program in level_programs(plan):
@@ -316,13 +316,13 @@ class SparkEpochInput:
     source_positions: Positions
     has_run: bool = False
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
         frame = self.batch.anew() if self.has_run else self.batch.frame
         self.has_run = True
         self._new_files()  # notes how large they are, before tasks read them
         self.limit.apply(frame.sparkSession)
         try:
-            barriers = _collect(frame, description, orders, collect_controls)
+            barriers = _collect(frame, description, commands, collect_controls)
         except Exception as error:
             explained = malformed_record(error) or unreadable_file(error, self._new_files)
             if explained is None:
@@ -363,9 +363,9 @@ class EmptyInput:
     spark: SparkSession
     plan: Plan
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
         frame = epoch_frame(no_sources(own_session(self.spark), self.plan), self.plan)
-        return _collect(frame, description, orders, _controls)
+        return _collect(frame, description, commands, _controls)
 
     def source_tasks(self) -> int:
         return 1
@@ -387,13 +387,13 @@ def _controls(frame: DataFrame) -> list[bytes]:
 def _collect(
     frame: DataFrame,
     description: str,
-    orders: Sequence[Order],
+    commands: Sequence[EpochCommand],
     collect: Callable[[DataFrame], list[bytes]],
 ) -> list[Barrier]:
     """Run the levels; return the barriers of the last."""
     context = frame.sparkSession.sparkContext
     try:
-        with spark_job(frame.sparkSession, description), send_orders(context, orders):
+        with spark_job(frame.sparkSession, description), send_commands(context, commands):
             controls = collect(frame)
     except Exception as e:
         if OUTPUT_LOST in str(e):

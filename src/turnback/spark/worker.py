@@ -34,12 +34,12 @@ from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
-    Order,
+    EpochCommand,
     TaskName,
+    decode_command,
     decode_error,
-    decode_order,
+    encode_command,
     encode_error,
-    encode_order,
 )
 from turnback.worker.program import load_program
 from turnback.worker.shared_storage import require_shared_storage
@@ -49,35 +49,35 @@ _PROPERTY = "turnback.order."
 
 
 @contextmanager
-def send_orders(context: SparkContext, orders: Sequence[Order]) -> Iterator[None]:
-    """Give orders, one per level, to the tasks of the Spark jobs that this thread runs."""
+def send_commands(context: SparkContext, commands: Sequence[EpochCommand]) -> Iterator[None]:
+    """Give commands, one per level, to the tasks of the Spark jobs that this thread runs."""
     with ExitStack() as undo:
-        for level, order in enumerate(orders):
+        for level, command in enumerate(commands):
             key = f"{_PROPERTY}{level}"
-            text = encode_order(order)
-            if len(text) > LARGE and not order.storage.inline:
-                storage = storage_of(order.storage)
-                path = f"state/{order.attempt}/order-{uuid.uuid4().hex}"
+            text = encode_command(command)
+            if len(text) > LARGE and not command.storage.inline:
+                storage = storage_of(command.storage)
+                path = f"state/{command.attempt}/order-{uuid.uuid4().hex}"
                 storage.put(path, text.encode())
                 undo.callback(storage.delete, path)
-                text = json.dumps({"path": path, **vars(order.storage)})
+                text = json.dumps({"path": path, **vars(command.storage)})
             undo.callback(context.setLocalProperty, key, None)  # type: ignore[arg-type]
             context.setLocalProperty(key, text)
         yield
 
 
-def read_order(context: TaskContext, level: int) -> Order:
-    """The order for the tasks of a level, in one of them."""
+def read_command(context: TaskContext, level: int) -> EpochCommand:
+    """The command for the tasks of a level, in one of them."""
     text = context.getLocalProperty(f"{_PROPERTY}{level}")
     assert text is not None, "this task was started by another query"
-    return _read_file(text) if text.startswith("{") else decode_order(text)
+    return _read_file(text) if text.startswith("{") else decode_command(text)
 
 
 @lru_cache(maxsize=4)
-def _read_file(text: str) -> Order:
+def _read_file(text: str) -> EpochCommand:
     reference = json.loads(text)
     path = reference.pop("path")
-    return decode_order(storage_of(StorageRef(**reference)).get(path).decode())
+    return decode_command(storage_of(StorageRef(**reference)).get(path).decode())
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -293,11 +293,11 @@ class LevelTask:
             context.attemptNumber(),
         )
         partition = -1 if self.shared else name.partition
-        order = read_order(context, self.level)
-        key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
+        command = read_command(context, self.level)
+        key = InstanceKey(command.storage.uri, command.attempt, command.line, self.level, partition)
         try:
-            require_shared_storage(order.storage, order.fence, order.nonce)
-            yield from self._instance(key, name.partition).run(order, name, batches)
+            require_shared_storage(command.storage, command.fence, command.nonce)
+            yield from self._instance(key, name.partition).run(command, name, batches)
         except TurnbackError as e:
             _discard(key)
             raise encode_error(e) from e

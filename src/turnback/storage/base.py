@@ -34,7 +34,8 @@ class Storage(Protocol):
         """Write a file that must not be there yet; of racing writers exactly one succeeds.
 
         Durable on return, and what an `AlreadyExistsError` reports is durable as well. To tell a
-        lost reply from a lost race use `claim`.
+        lost reply from a lost race use
+        `put_if_absent_or_same`.
 
         Raises:
             AlreadyExistsError: A file is at this path; it was not changed.
@@ -75,10 +76,10 @@ class HasLeftovers(Protocol):
         """
 
 
-def claim(storage: Storage, path: str, data: bytes) -> None:
+def put_if_absent_or_same(storage: Storage, path: str, data: bytes) -> None:
     """Put a file if absent, and recognise our own bytes when the reply of the write was lost.
 
-    The bytes must be unique to the caller (an attempt number, a nonce): two callers that claim
+    The bytes must be unique to the caller (an attempt number, a nonce): two callers that put
     the same path with the same bytes both succeed.
 
     Raises:

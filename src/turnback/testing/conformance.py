@@ -319,8 +319,8 @@ def _stories(
     if isinstance(sink, WriteAheadSink):
         stories |= WRITE_AHEAD
     owned = {**WITH_CLAIM, **(UPDATE_WITH_CLAIM if idempotent else TRANSACTIONAL_WITH_CLAIM)}
-    if type(sink).claim is Sink.claim:
-        skipped |= dict.fromkeys(owned, "the sink has no claim()")
+    if type(sink).acquire_target is Sink.acquire_target:
+        skipped |= dict.fromkeys(owned, "the sink has no acquire_target()")
         owned = {}
     if idempotent and update is None:
         without = {**WITH_UPDATE, **(UPDATE_WITH_CLAIM if owned else {})}

@@ -163,7 +163,7 @@ class Trial:
     @property
     def has_claim(self) -> bool:
         """Whether the sink records at its target which job owns it."""
-        return type(self.sink).claim is not Sink.claim
+        return type(self.sink).acquire_target is not Sink.acquire_target
 
     def copy(self) -> Sink:
         """The sink as another process gets it."""
@@ -217,8 +217,8 @@ class Trial:
         sink = self.copy()
         ctx = self.committer_context(0)
         ctx = replace(ctx, take_over=True)
-        sink.check_claim(ctx)
-        sink.claim(ctx)
+        sink.check_target(ctx)
+        sink.acquire_target(ctx)
 
     def _played_by(self, job: PlayedJob) -> Trial:
         return replace(self, job=job, _task_attempts=0)
@@ -287,8 +287,8 @@ class Trial:
         ctx = self.committer_context(attempt, uid)
         if change is not None:
             change(sink)
-        sink.check_claim(ctx)
-        sink.claim(ctx)
+        sink.check_target(ctx)
+        sink.acquire_target(ctx)
         committer = sink.committer(ctx)
         if isinstance(committer, ClosingCommitter):
             self._open.append(committer)

@@ -196,7 +196,7 @@ def _no_secrets(trial: Trial) -> None:
 def _owned(trial: Trial) -> None:
     trial.driver(1)
     other = trial.other_job().committer_context(0)
-    for step in ("check_claim", "claim"):
+    for step in ("check_target", "acquire_target"):
         try:
             getattr(trial.copy(), step)(other)
         except ConfigurationError as error:
@@ -285,7 +285,7 @@ def _prepare(sink: Sink, ctx: WriterContext, arrow: pa.RecordBatch) -> bytes | N
 
 
 def _recover(sink: Sink, ctx: CommitterContext, transactions: list[bytes]) -> None:
-    sink.claim(ctx)
+    sink.acquire_target(ctx)
     committer = sink.committer(ctx)
     committer.commit(transactions)
     committer.recover(())

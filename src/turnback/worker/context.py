@@ -23,7 +23,7 @@ from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
 from turnback.values.columns import Batch
 from turnback.worker.event_time import TaskTime
-from turnback.worker.message import Order, TaskName, naming_operator
+from turnback.worker.message import EpochCommand, TaskName, naming_operator
 
 
 class PlainContext:
@@ -167,8 +167,8 @@ class TaskContext:
 class SinkWriters:
     """The sink transactions of one task in one epoch, each begun with its first element."""
 
-    def __init__(self, level: Level, order: Order, name: TaskName) -> None:
-        self._order = order
+    def __init__(self, level: Level, command: EpochCommand, name: TaskName) -> None:
+        self._command = command
         self._name = name
         self._writers: dict[str, SinkWriter] = {}
         self._operators = {op.uid: op for op in level.operators}
@@ -207,19 +207,19 @@ class SinkWriters:
                 _LOG.warning("sink %r cannot roll back: %s", uid, e)
 
     def _context(self, operator: Operator) -> WriterContext:
-        order = self._order
+        command = self._command
         name = self._name
         assert operator.input_type is not None
         return WriterContext(
-            job=order.job,
-            job_id=order.job_id,
+            job=command.job,
+            job_id=command.job_id,
             uid=operator.uid,
-            attempt=order.attempt,
-            epoch=order.epoch,
+            attempt=command.attempt,
+            epoch=command.epoch,
             partition=name.partition,
             task_attempt_id=name.attempt,
             type=operator.input_type,
-            storage=order.storage,
-            directory_id=order.directory_id,
-            nonce=order.nonce,
+            storage=command.storage,
+            directory_id=command.directory_id,
+            nonce=command.nonce,
         )

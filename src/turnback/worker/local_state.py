@@ -51,7 +51,7 @@ from turnback.state.schema import StateSchema
 from turnback.state.subtasks import OperatorStateBackend
 from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.worker.context import TaskContext
-from turnback.worker.message import Order, TaskName, naming_operator
+from turnback.worker.message import EpochCommand, TaskName, naming_operator
 from turnback.worker.program import LevelProgram
 
 _LOG = logging.getLogger(__name__)
@@ -119,19 +119,19 @@ Confirmed = tuple[str, int, str | None]
 """The attempt of the driver and the number of an epoch, and the state file of a task in it."""
 
 
-def ran(order: Order, written: StateFile | None) -> Confirmed:
+def ran(command: EpochCommand, written: StateFile | None) -> Confirmed:
     """What a task has run, once it has acknowledged an epoch."""
-    return order.line, order.epoch, None if written is None else written.path
+    return command.line, command.epoch, None if written is None else written.path
 
 
-def confirmed_before(order: Order, partition: int) -> Confirmed:
+def confirmed_before(command: EpochCommand, partition: int) -> Confirmed:
     """What must have been run by a task whose functions are to go on as they are.
 
     Other attempts of a task may have run the epoch too, and what counts is told by its file.
     """
-    last = order.epoch - 1
-    paths = [file.path for file in order.files.get(partition, ()) if file.last_epoch == last]
-    return order.line, last, paths[-1] if paths else None
+    last = command.epoch - 1
+    paths = [file.path for file in command.files.get(partition, ()) if file.last_epoch == last]
+    return command.line, last, paths[-1] if paths else None
 
 
 class OperatorStateContext:
@@ -198,14 +198,14 @@ class OperatorStateContext:
 class SnapshotContext:
     """The `FunctionSnapshotContext` of an epoch."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, command: EpochCommand) -> None:
+        self._command = command
 
     def get_checkpoint_id(self) -> int:
-        return self._order.epoch
+        return self._command.epoch
 
     def get_checkpoint_timestamp(self) -> int:
-        return self._order.time.now_ms
+        return self._command.time.now_ms
 
 
 def initialize(operator: Operator, context: OperatorStateContext) -> None:
@@ -215,10 +215,10 @@ def initialize(operator: Operator, context: OperatorStateContext) -> None:
     context.is_open = False
 
 
-def snapshot(operator: Operator, order: Order) -> None:
+def snapshot(operator: Operator, command: EpochCommand) -> None:
     """Let a function bring its state up to date, at the end of an epoch."""
     with naming_operator(operator.uid, operator.name, "snapshot_state()"):
-        operator.function.snapshot_state(SnapshotContext(order))
+        operator.function.snapshot_state(SnapshotContext(command))
 
 
 def check_names(uid: str, keyed: Iterable[StateSchema], own: Iterable[StateSchema]) -> None:
@@ -468,7 +468,7 @@ class LocalState:
     """The state of one task in one epoch: opened at the last confirmed one, then drained."""
 
     program: LevelProgram
-    order: Order
+    command: EpochCommand
     name: TaskName
     backends: list[KeyedStateBackend]
     replica: Replica | None = None
@@ -493,28 +493,28 @@ class LocalState:
                 f"and have {len(schemas):,} states, but the limit is {MOST_STATES:,}; combine "
                 "related states into one, as a row or a map"
             )
-        order = self.order
+        command = self.command
         self.replica = self._open_wherever_it_fits(schemas, asked_late)
         for backend in self.backends:
-            backend.begin(self.replica.store, order.epoch, order.time.now_ms)
+            backend.begin(self.replica.store, command.epoch, command.time.now_ms)
 
     def _open_wherever_it_fits(
         self, schemas: Sequence[StateSchema], asked_late: Collection[str]
     ) -> Replica:
         """Open the store in memory, if that is the backend; on disk if memory is full."""
-        order = self.order
+        command = self.command
         level = self.program.level.index
         partition = self.name.partition
-        owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
-        stores = LocalStores.of(owner, order.backend, order.local_dir)
-        if order.backend != _IN_MEMORY:
-            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+        owner = StoreOwner(job=command.job, job_id=command.job_id, directory=command.storage.uri)
+        stores = LocalStores.of(owner, command.backend, command.local_dir)
+        if command.backend != _IN_MEMORY:
+            return self._open_in(stores, owner, command.backend, schemas, asked_late)
         on_disk = LocalStores.on_disk(owner)
         if on_disk.store(level, partition).exists():
             stores.give_up(level, partition)
             return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
         try:
-            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+            return self._open_in(stores, owner, command.backend, schemas, asked_late)
         except (OSError, LocalStoreError) as error:
             if stores.shares_space_with(on_disk):
                 raise
@@ -522,7 +522,7 @@ class LocalState:
                 "job %r: the state of partition %d of level %d does not fit in memory. From now "
                 "on it is kept on disk, in %s; to keep it in memory again, remove that "
                 "directory while the job is stopped. %s",
-                *(order.job, partition, level, on_disk.store(level, partition), error),
+                *(command.job, partition, level, on_disk.store(level, partition), error),
             )
             return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
 
@@ -534,22 +534,22 @@ class LocalState:
         schemas: Sequence[StateSchema],
         asked_late: Collection[str],
     ) -> Replica:
-        order = self.order
+        command = self.command
         level = self.program.level.index
         partition = self.name.partition
         stores.make_private()
         replica = open_replica(
             kind,
             stores.store(level, partition),
-            order.files.get(partition, ()),
-            lambda file: read_state(order.storage, file),
+            command.files.get(partition, ()),
+            lambda file: read_state(command.storage, file),
             schemas,
             self.program.groups(partition),
             layout=self.program.layout(),
             asked_late=asked_late,
-            now_ms=order.time.now_ms,
+            now_ms=command.time.now_ms,
             on_progress=RestoreReport(
-                order.storage, order.attempt, store_task(level, partition)
+                command.storage, command.attempt, store_task(level, partition)
             ).report,
         )
         try:
@@ -563,7 +563,7 @@ class LocalState:
         """Write what changed; durable when this returns."""
         if self.replica is None:
             return None
-        order = self.order
+        command = self.command
         builder = DeltaBuilder()
         for backend in self.backends:
             backend.drain(builder)
@@ -572,18 +572,18 @@ class LocalState:
             return None
         name = self.name
         path = (
-            f"state/{order.attempt}/{self.program.level.index}-{name.partition}"
-            f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
+            f"state/{command.attempt}/{self.program.level.index}-{name.partition}"
+            f"-{command.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
         )
-        if not order.storage.inline:
-            storage_of(order.storage).put(path, delta.data)
+        if not command.storage.inline:
+            storage_of(command.storage).put(path, delta.data)
         elif len(delta.data) > MAX_INLINE:
             raise StateError(
-                f"job {order.job!r}: a task changed {len(delta.data)} bytes of state in one "
+                f"job {command.job!r}: a task changed {len(delta.data)} bytes of state in one "
                 f"epoch, more than the limit of {MAX_INLINE} of jobmanager checkpoint storage; "
                 "use filesystem storage"
             )
-        return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
+        return delta.file(path, command.epoch, command.line, inline=command.storage.inline)
 
     def close(self) -> None:
         if self.replica is not None:

@@ -1,4 +1,4 @@
-"""Messages between driver and tasks: orders, and barriers with acknowledgements in the shuffle."""
+"""Messages between driver and tasks: commands, and barriers with acknowledgements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         transactions: Prepared sink transactions by sink uid.
         records: Number of elements read and written, by operator uid.
         left_out: Number of elements at which functions failed, and which were left out, by uid.
-        fed: Number of elements that Spark itself gave from sources, by channel.
+        native_records: Number of elements that Spark itself gave from sources, by channel.
         malformed: Number of records that did not fit their schema, by uid of the source.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
@@ -65,7 +65,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     row_bytes: int = 0
     next_timer_ms: int | None = None
     left_out: dict[str, int] = {}
-    fed: dict[int, int] = {}
+    native_records: dict[int, int] = {}
     malformed: dict[str, int] = {}
     busy: dict[str, float] = {}
 
@@ -105,13 +105,13 @@ def align(barriers: list[Barrier], tasks: int | None, where: str) -> tuple[TaskN
 
 
 @dataclass(frozen=True)
-class Order:
+class EpochCommand:
     """What a level is to do in one epoch.
 
     Attributes:
         attempt: Fencing number of this life of the job.
         local_dir: Where local stores live; None for the machine's default.
-        files: For each partition the confirmed state files, in epoch order.
+        files: For each partition the confirmed state files, in epoch command.
         line: This attempt of this driver, see `Fence.line`.
         letters: Dead letters that are fed back to operators of the level.
         nonce: Which driver runs this attempt.
@@ -135,14 +135,14 @@ class Order:
     fence: str = ""
 
 
-def encode_order(order: Order) -> str:
-    """An order as text, which is all that Spark passes on to tasks."""
-    return base64.b64encode(msgspec.msgpack.encode(order)).decode()
+def encode_command(command: EpochCommand) -> str:
+    """A command as text, which is all that Spark passes on to tasks."""
+    return base64.b64encode(msgspec.msgpack.encode(command)).decode()
 
 
-def decode_order(text: str) -> Order:
-    """The order that `encode_order` was given."""
-    return msgspec.msgpack.decode(base64.b64decode(text), type=Order)
+def decode_command(text: str) -> EpochCommand:
+    """The command that `encode_command` was given."""
+    return msgspec.msgpack.decode(base64.b64decode(text), type=EpochCommand)
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)

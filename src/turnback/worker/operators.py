@@ -55,7 +55,7 @@ from turnback.worker.local_state import (
     confirmed_before,
     initialize,
 )
-from turnback.worker.message import Order, user_error
+from turnback.worker.message import EpochCommand, user_error
 from turnback.worker.ordering import OrderedRunner, OutputPosition, TimedOutput
 from turnback.worker.output import FunctionOutput
 from turnback.worker.program import LevelProgram
@@ -742,8 +742,8 @@ class BroadcastRunner(FunctionRunner):
         parts = [self._process_broadcast()]
         parts += map(self._main.process, gathered)
         parts.append(self._main.process_rest())
-        self.sides += self._main.sides
-        self._main.sides = []
+        self.side_outputs += self._main.side_outputs
+        self._main.side_outputs = []
         return self._joined([part for part in parts if part is not None])
 
     def _process_broadcast(self) -> Batch | None:
@@ -896,7 +896,7 @@ class OpenOperators:
             backend.run_as(partition)
         return [*self.backends.values(), *own]
 
-    def restore(self, order: Order) -> None:
+    def restore(self, command: EpochCommand) -> None:
         """Make functions with operator state anew, unless they have run the last epoch.
 
         The state is open already. They would otherwise hold what an epoch that does not count has
@@ -904,11 +904,11 @@ class OpenOperators:
         """
         ran = self.ran
         self.ran = None
-        if ran == confirmed_before(order, self.partition):
+        if ran == confirmed_before(command, self.partition):
             return
         for id, backend in self.operator_backends.items():
             if self.partition < backend.parallelism:
-                self._renew(id, order.epoch)
+                self._renew(id, command.epoch)
 
     def open_without_state(self) -> None:
         """Open functions with operator state as if there were none, to see what they ask for."""
@@ -970,7 +970,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         runner = _make_runner(tolerance.operator(), backend, time)
         assert isinstance(runner, FunctionRunner)
         runner.tolerance = tolerance
-        runner.has_sides = True
+        runner.has_side_outputs = True
         return runner
     if operator.kind is NodeKind.TIMESTAMPS:
         if backend is not None:

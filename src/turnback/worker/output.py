@@ -164,7 +164,7 @@ class Collected:
     def sides(self, stamps: Stamps | None) -> list[tuple[int, Batch]]:
         """The side outputs, each for the operator that stands for it."""
         batches = []
-        for tag, node, type in self._operator.sides:
+        for tag, node, type in self._operator.side_outputs:
             batch = self._batch(tag, type, stamps)
             if batch is not None:
                 batches.append((node, batch))

@@ -56,7 +56,7 @@ class Runner(ABC):
         self.written = 0
         self.busy_s = 0.0
         """How long it has worked in this epoch; measured once a batch."""
-        self.sides: list[tuple[int, Batch]] = []
+        self.side_outputs: list[tuple[int, Batch]] = []
         """Side outputs that nobody has fetched yet, for the operators that stand for them."""
         self.parts: list[tuple[Part, Batch]] = []
         """Output that nobody has fetched yet, of who gives it later than what it is made from: with
@@ -68,7 +68,7 @@ class Runner(ABC):
         """Start an epoch; the one before may have failed at any point."""
         self.read = self.written = 0
         self.busy_s = 0.0
-        self.sides = []
+        self.side_outputs = []
         self.parts = []
         if self.tolerance is not None:
             self.tolerance.begin()
@@ -90,7 +90,7 @@ class Runner(ABC):
 
     def close(self) -> None:
         """Give up what it holds."""
-        self.sides = []
+        self.side_outputs = []
         self.parts = []
 
     @abstractmethod
@@ -152,8 +152,10 @@ class FunctionRunner(Runner):
         super().__init__(operator)
         self.freezer = Freezer(operator.type)
         self._freezers: dict[str | None, Freezer] = {None: self.freezer}
-        self._freezers.update({tag: Freezer(type) for tag, _, type in operator.sides})
-        self.has_sides = bool(operator.sides) or may_emit_side_outputs(operator.function)
+        self._freezers.update({tag: Freezer(type) for tag, _, type in operator.side_outputs})
+        self.has_side_outputs = bool(operator.side_outputs) or may_emit_side_outputs(
+            operator.function
+        )
 
     def collect(self) -> Collected:
         """Collect what the function gives, if it matters from which element it came."""
@@ -161,7 +163,7 @@ class FunctionRunner(Runner):
 
     def collected(self, out: Collected, stamps: Stamps | None) -> Batch | None:
         """The main output of a batch whose elements had these stamps; side outputs are kept."""
-        self.sides += out.sides(stamps)
+        self.side_outputs += out.sides(stamps)
         return out.main(stamps)
 
     def output(self, rows: list[Any], stamps: Stamps | None = None) -> Batch | None:
@@ -210,7 +212,7 @@ class FlatMapRunner(FunctionRunner):
 
     def _process(self, batch: Batch, input: int) -> Batch | None:
         function = self._function(input)
-        if batch.stamps is not None or self.has_sides:
+        if batch.stamps is not None or self.has_side_outputs:
             return self._process_indexed(batch, function)
         rows = batch.rows
         row = None
@@ -284,7 +286,7 @@ class KeyedProcessRunner(KeyedRunner):
     def _process(self, batch: Batch, input: int) -> Batch | None:
         keys = self.key_readers[input](batch)
         function = self._functions[input]
-        if batch.stamps is not None or self.has_sides:
+        if batch.stamps is not None or self.has_side_outputs:
             return self._process_indexed(batch, keys, function)
         backend = self.backend
         rows = batch.rows

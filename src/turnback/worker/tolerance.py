@@ -75,7 +75,7 @@ class ElementGuard:
         self._time = time
         self._encode = [Serializer(each.type).encode for each in operator.inputs]
         self._types = [each.type.describe() for each in operator.inputs]
-        self._sides = {tag: type for tag, _, type in operator.sides}
+        self._side_outputs = {tag: type for tag, _, type in operator.side_outputs}
         self._fits = surely_fits(operator.type)
         self._seen = self.failed = 0
         self.job_id = ""
@@ -140,7 +140,7 @@ class ElementGuard:
 
     def _check_side(self, tag: OutputTag, element: Any) -> None:
         operator = self._operator
-        type_ = self._sides.get(tag.tag_id)
+        type_ = self._side_outputs.get(tag.tag_id)
         if type_ is None:
             return  # nobody reads it
         who = f"operator {operator.uid!r} ({operator.name}), side output {tag.tag_id!r}"
@@ -152,7 +152,7 @@ class ElementGuard:
         As to a side output, so that it has the time and the place of its element.
         """
         self.failed += 1
-        if DEAD_LETTERS not in self._sides:
+        if DEAD_LETTERS not in self._side_outputs:
             return ()
         letter = Letter(
             job_id=self.job_id,

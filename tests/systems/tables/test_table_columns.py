@@ -15,7 +15,7 @@ def test_differences_to_the_table_are_named(job):
     schema = pa.schema([("post", pa.int64()), ("day", pa.string()), ("extra", pa.string())])
     job.place.create(schema)
     with pytest.raises(ConfigurationError) as refused:
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
     for part in ("column 'post' is int64 in the table, string here", "no column 'n' (int64)"):
         assert part in str(refused.value)
     assert "'day'" not in str(refused.value)
@@ -29,7 +29,7 @@ def test_a_column_that_must_not_be_null_is_refused(job):
     ]
     job.place.create(pa.schema(fields))
     with pytest.raises(ConfigurationError, match="column 'post' must not be null in the table"):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
 
 
 def test_columns_may_be_in_another_order_and_more(job):
@@ -135,5 +135,5 @@ def test_arguments_that_cannot_be_used(place, arguments, reason):
 def test_arguments_that_do_not_fit_the_stream(place, arguments, reason):
     job = Job(place, **arguments)
     with pytest.raises(ConfigurationError, match=reason):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
     assert not place.root.exists()

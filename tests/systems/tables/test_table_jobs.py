@@ -178,7 +178,7 @@ class DeadJob:
         self.output = Job(DeltaPlace(tmp_path), **options)
         self.output.directory = self.job.directory.storage.uri
         ctx = self.output.context(self.job.number, job_id=self.job.info.job_id)
-        self.output.sink.claim(ctx)
+        self.output.sink.acquire_target(ctx)
         self.output.sink.committer(ctx).recover(())
         record_sinks(self.job.directory, self.job.number, {"out": self.output.sink})
         promised = self.write(("a", 1, "mon"), ("b", 2, "tue"), epoch=2)

@@ -262,7 +262,7 @@ def test_a_fork_is_refused_until_it_takes_over(job):
     fork.directory = "file:///jobs/fork"
     with pytest.raises(ConfigurationError, match="belongs to job 'likes' in file:///jobs/likes"):
         fork.start()
-    fork.sink.claim(fork.context(take_over=True, job_id="id-2"))
+    fork.sink.acquire_target(fork.context(take_over=True, job_id="id-2"))
     with pytest.raises(ConfigurationError, match="belongs to job"):
         committer.commit([job.write(A)])
     assert job.rows() == []
@@ -274,4 +274,4 @@ def test_an_owner_with_promised_output_is_not_taken_over(job):
     fork = Job(job.place)
     fork.directory = "file:///jobs/fork"
     with pytest.raises(ConfigurationError, match="cannot be taken over"):
-        fork.sink.check_claim(fork.context(take_over=True, job_id="id-2"))
+        fork.sink.check_target(fork.context(take_over=True, job_id="id-2"))

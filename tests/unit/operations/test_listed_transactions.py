@@ -172,12 +172,12 @@ def test_output_that_was_handed_over_can_only_be_rolled_back(place):
     owned = CommitterContext(
         "likes", place.job.info.job_id, "out", 1, job_directory=place.directory.storage.uri
     )
-    place.sinks["out"].claim(owned)
+    place.sinks["out"].acquire_target(owned)
     with pytest.raises(ConfigurationError, match="turnback transactions commit likes"):
-        place.sinks["out"].claim(taker)
+        place.sinks["out"].acquire_target(taker)
     hidden = place.out / ".turnback" / "likes"
     hidden.rename(place.out / "aside")  # as if the job had still been running
-    place.sinks["out"].claim(taker)
+    place.sinks["out"].acquire_target(taker)
     (place.out / "aside").rename(hidden)
     with pytest.raises(SinkError, match="belongs to job 'other'"):
         settle(place.job, Action.COMMIT)

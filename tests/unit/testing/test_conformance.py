@@ -75,7 +75,7 @@ def test_a_sink_without_owners_is_not_asked_for_them(check):
     report = check(Unowned)
     assert {Promise.OTHER_JOBS, Promise.COPIED} <= set(report.kept)
     owned = {*scenarios.WITH_CLAIM, *scenarios.TRANSACTIONAL_WITH_CLAIM}
-    assert report.skipped == dict.fromkeys(owned, "the sink has no claim()")
+    assert report.skipped == dict.fromkeys(owned, "the sink has no acquire_target()")
 
 
 def test_a_right_write_ahead_sink(check):
@@ -83,7 +83,9 @@ def test_a_right_write_ahead_sink(check):
     assert {Promise.OTHER_PROCESS, *kit.WRITE_AHEAD} <= set(report.kept)
     assert report.skipped.keys() == {Promise.OWNED, Promise.TAKEN_OVER, Promise.PROMISED}
     assert "kept: committed output is visible, completely and once" in str(report)
-    assert "not checked: a target belongs to one job (the sink has no claim())" in str(report)
+    assert "not checked: a target belongs to one job (the sink has no acquire_target())" in str(
+        report
+    )
 
 
 def test_a_right_idempotent_sink(check):

@@ -529,19 +529,19 @@ class FileSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         self._checked(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         known = self._checked(ctx)
-        _ownership(self.path, ctx).claim()
+        _ownership(self.path, ctx).acquire_target()
         if ctx.take_over:
             known.forget_others()
 
     def _checked(self, ctx: CommitterContext) -> _KnownFiles:
         _check_directory(self.path)
         ownership = _ownership(self.path, ctx)
-        ownership.check_claim()
+        ownership.check_target()
         known = _KnownFiles(self.path, ctx, ownership.job_before())
         known.check()
         return known

@@ -408,7 +408,7 @@ class TransactionalDelivery(WriteAheadSink):
         assert self._records is not None, "this sink only resolves transactions"
         return _RecordWriter(self._cluster, self._records, ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         assert self._records is not None, "this sink only resolves transactions"
         check_target(self._cluster, self._records, ctx)
         if ctx.job_directory is None:
@@ -423,7 +423,7 @@ class TransactionalDelivery(WriteAheadSink):
                 for progress, former in self._former(owner, memory, ctx, opened):
                     self._require_promised(progress, former)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the prefix.
 
         With an attempt of the job comes which of its sinks it is, so that a second one with the
@@ -920,7 +920,7 @@ class StreamingDelivery(Sink):
         self.records = records
         self._waits = waits
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         check_target(self.cluster, self.records, ctx)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
@@ -1057,11 +1057,11 @@ class KafkaSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return self._delivery.writer(ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        self._delivery.check_claim(ctx)
+    def check_target(self, ctx: CommitterContext) -> None:
+        self._delivery.check_target(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
-        self._delivery.claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        self._delivery.acquire_target(ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         return self._delivery.committer(ctx)

@@ -253,8 +253,8 @@ class TableOwner:
         self._ctx = ctx
         self._table = database.helper("turnback_owners")
 
-    def check_claim(self) -> None:
-        """Raise `ConfigurationError` if `claim` would; writes nothing."""
+    def check_target(self) -> None:
+        """Raise `ConfigurationError` if `acquire_target` would; writes nothing."""
         owner = self._other() if self._database.has_table("turnback_owners") else None
         if owner is None:
             return
@@ -262,11 +262,11 @@ class TableOwner:
             raise self._refused(owner)
         self._refuse_unsettled(owner)
 
-    def claim(self) -> None:
+    def acquire_target(self) -> None:
         """Make the table this job's, if it has no owner or is to be taken over."""
         if self._ctx.job_directory is None:
             return
-        self.check_claim()
+        self.check_target()
         mine = _Owner(self._ctx.job, canonical_directory(self._ctx.job_directory), self._ctx.job_id)
         owner = recorded_owner(self._database)
         if owner is None:

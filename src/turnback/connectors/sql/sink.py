@@ -450,16 +450,16 @@ class SqlSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return self._rows().writer(ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         """Check everything that can be checked before the job starts; writes nothing."""
         with DriverConnection(self) as database:
             self._check(database, ctx)
             owner = TableOwner(database, ctx)
-            owner.check_claim()
+            owner.check_target()
             progress = SinkProgress(database, ctx, owner.job_before())
             progress.check_start(prepares=self.mode == EXACTLY_ONCE)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         with DriverConnection(self) as database:
             self._check(database, ctx)
             create_helpers(database)
@@ -467,7 +467,7 @@ class SqlSink(Sink):
             progress = SinkProgress(database, ctx, owner.job_before())
             prepares = self.mode == EXACTLY_ONCE
             progress.check_start(prepares=prepares)
-            owner.claim()
+            owner.acquire_target()
             if ctx.take_over:
                 progress.take_over(prepares=prepares)
 

@@ -872,16 +872,16 @@ class TableSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return TableWriter(self.layout(ctx.type), ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        self._check_claim(ctx)
+    def check_target(self, ctx: CommitterContext) -> None:
+        self._check_target(ctx)
 
-    def _check_claim(self, ctx: CommitterContext) -> str:
+    def _check_target(self, ctx: CommitterContext) -> str:
         """Check everything; returns the job in this job directory that the table belongs to."""
         self._check_columns(ctx)
         ownership = self.ownership(ctx)
         before = ""
         if ownership is not None:
-            ownership.check_claim()
+            ownership.check_target()
             before = ownership.job_before()
         target = self.target(ctx)
         target.check(ctx.type)
@@ -890,14 +890,14 @@ class TableSink(Sink):
             require_known_output(target, ctx, self.place, before)
         return before
 
-    def claim(self, ctx: CommitterContext) -> None:
-        before = self._check_claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        before = self._check_target(ctx)
         target = self.target(ctx)
         if ctx.type is not None:
             target.create(ctx.type)
         ownership = self.ownership(ctx)
         if ownership is not None:
-            ownership.claim()
+            ownership.acquire_target()
         if ctx.take_over and target.exists():
             forget_unknown_output(target, ctx, self.place, before)
 
@@ -928,7 +928,7 @@ class TableSink(Sink):
         """Join small files of the table, also while the job runs; see `compact_table`."""
         ownership = self.ownership(ctx)
         if ownership is not None:
-            ownership.check_claim()
+            ownership.check_target()
         name = sink_label(ctx.job, ctx.uid)
         return compact_table(self.target(ctx), name, self.place, dry_run=dry_run, alone=alone)
 
