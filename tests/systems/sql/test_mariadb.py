@@ -141,10 +141,11 @@ def test_values_that_would_be_changed(
 
 
 def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver) -> None:
-    db.create("a char(5), b binary(1), e enum('a', 'it''s'), d double")
+    db.create(r"a char(5), b binary(1), e enum('a', 'it''s', 'C:\\new', 'two\nlines'), d double")
     types = [Types.STRING(), Types.BYTES(), Types.STRING(), Types.DOUBLE()]
     kind = Types.ROW_NAMED(["a", "b", "e", "d"], types)
     rows = [("ab", b"x", "it's", 0.0), (None, None, None, None)]
+    rows += [(None, None, value, None) for value in ("C:\\new", "two\nlines")]
     sink = db.sink("kinds")
     sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), *rows)])

@@ -65,6 +65,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
 }
 _ESCAPES = {"\\": r"\\", "'": r"\'", "\0": r"\0"}
 _MEMBER = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_MEANT = {"0": "\0", "n": "\n", "r": "\r"}
 _NO_PAD = ("binary", "utf8mb4_0900_bin")
 _REHEARSAL = "turnback_rehearsal"
 _REFUSED = {1044, 1045, 1049, 1698, 2059}  # no access to the database, wrong password, no database
@@ -552,8 +554,7 @@ def _column(
     elif base in _BYTES:
         limits = replace(limits, most_bytes=octets)
     elif base == "enum":
-        members = (member.replace("''", "'") for member in _MEMBER.findall(column_type))
-        limits = replace(limits, members=tuple(members))
+        limits = replace(limits, members=tuple(map(_member, _MEMBER.findall(column_type))))
     numbered = "auto_increment" in extra.lower()
     generated = "GENERATED" in extra.upper() and "DEFAULT_GENERATED" not in extra.upper()
     no_default = default is None or default == "NULL"
@@ -573,6 +574,12 @@ def _column(
         changes_text=base in _CHANGES_TEXT,
         is_json=base == "json",
     )
+
+
+def _member(quoted: str) -> str:
+    """A value of an enum as it is, for one as the catalogue spells it."""
+    text = quoted.replace("''", "'")
+    return _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), text)
 
 
 def _folding(collation: str | None, column_type: str, name: str) -> str:
