@@ -602,7 +602,9 @@ def _log_changes(
         _LOG.warning("state %r of operator %r starts empty, as allowed", state, uid)
     for uid in mapping.rewound_sources:
         _LOG.warning(
-            "source %r reads different streams than in %s; it starts from the beginning", uid, name
+            "source %r reads different streams than in %s; it starts at its initial position",
+            uid,
+            name,
         )
     for uid in mapping.dropped_sinks:
         _LOG.warning("in-doubt output of sink %r in %s is dropped, as allowed", uid, name)

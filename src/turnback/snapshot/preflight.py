@@ -61,7 +61,7 @@ def _changed_source_problem(snapshot: Snapshot, mapping: StateMapping, uid: str)
         f"source {uid!r} reads {now} streams, but {before} in {snapshot.name} of job "
         f"{snapshot.job!r}: its position does not apply to all of them. Read added streams with "
         f"a new source that has its own uid, and let {uid!r} read the same streams as before; or "
-        "explicitly start it from its beginning with "
+        "explicitly start it at its initial position with "
         f"allow_non_restored_state=[{written_name(was)}]"
     )
 
@@ -366,14 +366,15 @@ def _sources(plan: Plan, snapshot: Snapshot, mapping: StateMapping) -> Iterator[
         reason = "" if old == uid else f"from {old!r}"
         if old is None:
             verdict = Verdict.NEW
-            reason = "starts from the beginning"
+            reason = "starts at its initial position"
         elif uid in mapping.changed_sources:
             verdict = Verdict.INCOMPATIBLE
             reason = _changed_source_problem(snapshot, mapping, uid)
         elif uid in mapping.rewound_sources:
             verdict = Verdict.NEW
             reason = (
-                "reads a different number of streams, so it starts from the beginning, as allowed"
+                "reads a different number of streams, so it starts at its initial position, "
+                "as allowed"
             )
         if verdict is Verdict.RESTORED and source.check is not None and old is not None:
             try:

@@ -100,7 +100,7 @@ def test_malformed_records_come_with_their_place(reads):
     text = (
         f"MalformedRecordError: source 'records': a record does not match its schema: {places[0]}"
     )
-    assert reads["refused-record"].startswith(f"{text}: 'no json'. Mend")
+    assert reads["refused-record"].startswith(f"{text}: 'no json'. Fix")
 
 
 def test_reading_starts_where_it_is_told_to(reads):

@@ -118,7 +118,7 @@ def test_everything_is_new(plan):
     report = check(plan, snapshot(sources=()))
     assert report.ok
     assert {r.verdict for r in report.rows} == {Verdict.NEW}
-    assert row(report, "s", "").reason == "starts from the beginning"
+    assert row(report, "s", "").reason == "starts at its initial position"
 
 
 def test_evolved_states(plan):
