@@ -202,6 +202,8 @@ ABORTED = frozenset({"table-aborts-blindly"})
 FOCUS: dict[str, tuple[str, tuple[str, ...]]] = {
     "kafka-writes-without-looking": ("kafka: commit", ("lost reply", "late")),
     "redis-restored-claim": ("put state/", ("kill",)),
+    "redis-no-version": ("redis: EVALSHA", ("late", "pause")),
+    "redis-no-owner": ("redis: EVALSHA", ("late", "pause")),
     "savepoint-writers-alike": (" files/", ("pause",)),
     "table-aborts-blindly": (": commit", ("kill after", "lost reply")),
     "table-no-fence": (".inprogress", ("pause",)),
@@ -214,9 +216,27 @@ MOVED = frozenset({"forgets-where-staged"})
 """Those that only show where a job directory is moved."""
 
 NOTICED_BY = {
+    "commit-before-manifest": 15,
+    "discards-what-waits": 15,
+    "failed-commits-recorded": 15,
+    "forgets-where-staged": 29,
     "iceberg-marks-alone": 30,
+    "kafka-lost-line-counts": 24,
+    "kafka-offsets-only": 30,
+    "kafka-unknown-is-done": 21,
+    "loss-unasked": 49,
+    "no-compare-at-publish": 15,
+    "no-fence": 8,
+    "redis-no-version": 38,
+    "redis-stray-claims": 64,
+    "renamed-published-again": 36,
     "savepoint-files-deleted": 27,
+    "savepoint-without-positions": 23,
+    "sql-no-owner": 10,
+    "sql-no-progress": 49,
+    "sql-two-transactions": 51,
     "table-no-fence": 43,
+    "task-rolls-back-copies": 16,
 }
 """A seed known to notice a defect, where the search for one begins; 0 for all others.
 

@@ -15,7 +15,7 @@ from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.driver import attempt, epochs, service
-from turnback.sinks import staged_elements
+from turnback.sinks import staged_elements, two_phase
 from turnback.sinks.elements import ElementsEncoder
 from turnback.storage import open as storage_open
 
@@ -138,6 +138,18 @@ class SimExecutor:
             self._tasks.popleft()()
 
 
+_make_decoder = two_phase._decoder
+_DECODERS: dict[type[Any], Any] = {}
+
+
+def _decoder(sink: Any) -> Any:
+    """What reads the transactions of a sink; to make it takes longer than all that it reads."""
+    kind = type(sink)
+    if kind not in _DECODERS:
+        _DECODERS[kind] = _make_decoder(sink)
+    return _DECODERS[kind]
+
+
 @contextmanager
 def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
     """Let everything that would start a thread, wait or be random do so in a world."""
@@ -194,6 +206,7 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
             (attempt, "CheckpointCoordinator", SimCoordinator),
             (epochs, "ThreadPoolExecutor", SimPool),
             (storage_open, "MemoryStorage", storage),
+            (two_phase, "_decoder", _decoder),
             # To compress a few rows takes longer than all else that a task does.
             (staged_elements, "ElementsEncoder", lambda compression: ElementsEncoder()),
         ):
