@@ -137,7 +137,7 @@ def test_late_elements_can_be_read():
     a, b = source(env, "a", ONE), source(env, "b", TWO)
     joined = between(a, b, Time(0), Time(1)).side_output_right_late_data(tag).process(Pairs(), int)
     collected(joined.uid("join").get_side_output(tag), "late")
-    assert [op.uid for op in env.plan().operators() if op.sides] == ["join"]
+    assert [op.uid for op in env.plan().operators() if op.side_outputs] == ["join"]
 
 
 def test_a_plain_function_after_key_by_needs_no_uid():

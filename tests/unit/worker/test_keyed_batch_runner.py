@@ -108,7 +108,7 @@ def test_what_a_failed_epoch_gathered_is_forgotten(tmp_path):
         raise ConnectionError("Spark went away")
 
     with pytest.raises(ConnectionError):
-        list(instance.run(engine._order(0, EpochTime()), engine.acks.acks[0].name, breaks_off()))
+        list(instance.run(engine._command(0, EpochTime()), engine.acks.acks[0].name, breaks_off()))
     engine.epoch({"s": [("a", 2)]})
     assert CALLS[-1] == ([2], ["a"], [0])
 
