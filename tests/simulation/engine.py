@@ -59,6 +59,7 @@ class SimEngine:
     """Runs the jobs of one driver process."""
 
     cores = 2
+    is_local = True
 
     def __init__(self, world: World, process: Process, input: Input, plan: Plan) -> None:
         self.world = world
