@@ -618,6 +618,10 @@ class Run:
         if self.restored and "are lost" in str(driver.failure):
             # What the backup promises was rolled back since. The message says what to do.
             driver = self._go_back_until_nothing_is_lost()
+        if "unpublished files there" in str(driver.outcome):
+            # They are of a job that nobody knows any more. The message says what to do.
+            simulated_lake.remove_staged(self.kinds_played)
+            driver = self._run_to_its_end()
         if driver.outcome != "finished":
             raise WrongOutcomeError(f"the last driver could not finish the job: {driver.outcome!r}")
         if set(self.kinds_played) - set(self.program.kinds) or self.history.has_left_out():

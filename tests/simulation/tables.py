@@ -6,7 +6,7 @@ Their files are in a storage of the world.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ from simulation.world import SimStorage, World
 from turnback.connectors.tables import DeltaSink, IcebergSink, delta
 from turnback.connectors.tables import sink as table_sink
 from turnback.sinks.base import Sink
-from turnback.sinks.ownership import SUFFIX
+from turnback.sinks.ownership import HIDDEN, SUFFIX
 from turnback.storage import open as storage_open
 from turnback.storage.base import Storage
 
@@ -108,6 +108,15 @@ def left(kind: str, directory_id: str) -> list[str]:
     """
     there = Stores.by_kind[kind].inner.list("")
     return [path for path in there if path.endswith(SUFFIX) and f"@{directory_id}/" in path]
+
+
+def remove_staged(kinds: Iterable[str]) -> None:
+    """Do by hand what a refused take-over advises: remove what the former owner has left."""
+    for kind in KINDS.keys() & set(kinds):
+        files = Stores.by_kind[kind].inner
+        for path in files.list(HIDDEN):
+            if path.endswith(SUFFIX):
+                files.delete(path)
 
 
 def _referenced(kind: str) -> list[str]:
