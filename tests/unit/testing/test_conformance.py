@@ -178,7 +178,7 @@ def test_arguments_that_cannot_be_used(check, tmp_path):
         check(lambda path: 5)
     shared = JournalSink(tmp_path / "shared")
     (shared.path / "visible" / "x").write_text('[["a", 1]]')
-    with pytest.raises(ConfigurationError, match="empty target of its own"):
+    with pytest.raises(ConfigurationError, match="its own empty target"):
         check(lambda path: shared)
 
 

@@ -308,7 +308,7 @@ def test_long_values_are_cut_unless_all_is_asked_for(snapshot_of):
 def test_a_limit_that_cannot_be_one(tmp_path, limit):
     job = FakeJob(str(tmp_path))
     job.attempt()
-    with pytest.raises(ConfigurationError, match="limit must be between 1 and 1000 rows"):
+    with pytest.raises(ConfigurationError, match="limit must be between 1 and 1000, not"):
         page(job.checkpoint((TOTAL, HELD)), "count", "total", limit=limit)
 
 
