@@ -113,7 +113,7 @@ class PublishedContract:
         sink.acquire_target(driver())
         promised = write(sink, task(), ("a", 1))
         for count, told in (
-            (1, "promised 1 transactions.*transactions commit likes"),
+            (1, "1 in-doubt transactions.*transactions commit likes"),
             (None, "no"),
         ):
             fork = driver("fork", take_over=True, other_jobs=Promising(count))
