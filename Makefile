@@ -109,9 +109,10 @@ compat: ## savepoints and restores on the oldest and the newest Spark
 	$(PYTHON) tests/compat/run.py
 
 SEEDS ?= 2000
+PROCESSES ?= $(shell getconf _NPROCESSORS_ONLN)
 
 sim: env ## whole runs decided by a seed: make sim SEEDS=20000, make sim SEED=7 for one story
-	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --processes $(PROCESSES))
 
 MINUTES ?= 30
 SEED ?=

@@ -68,7 +68,7 @@ def rate(sink: Sink, epoch: int, rows: list[Batch], storage: StorageRef) -> tupl
     """Rows per second that the task writes and prepares, and that are committed in the end."""
     task = WriterContext("bench", "bench", "out", 1, epoch, 0, epoch, CLICKS, storage)
     driver = CommitterContext("bench", "bench", "out", 1, CLICKS, storage.uri, storage=storage)
-    sink.claim(driver)
+    sink.acquire_target(driver)
     committer = sink.committer(driver)
     start = time.perf_counter()
     writer = sink.writer(task)

@@ -24,11 +24,11 @@ class LatestScores(IdempotentSink):
             db.execute("create table if not exists latest (player primary key, score, version)")
             db.execute("create table if not exists owner (job, directory, id, attempt, nonce)")
 
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         with closing(sqlite3.connect(self.database, timeout=30)) as db:
             self.same_owner(db, ctx)
 
-    def claim(self, ctx) -> None:
+    def acquire_target(self, ctx) -> None:
         owner = (ctx.job, ctx.directory_id, ctx.job_id, ctx.attempt, ctx.nonce)
         with closing(sqlite3.connect(self.database, timeout=30)) as db, db:
             db.execute("begin immediate")

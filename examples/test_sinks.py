@@ -53,12 +53,12 @@ def test_latest_scores_of_a_job_that_takes_over(tmp_path):
         writer.prepare()
         return rows(scores.database, "select player, score from latest")
 
-    scores.claim(driver("old", 5))
+    scores.acquire_target(driver("old", 5))
     assert score("old", 5, 1) == [("ann", 1)]
     with pytest.raises(ConfigurationError, match="belongs to job 'old'"):
-        scores.check_claim(driver("new", 0))
-    scores.claim(driver("new", 0, take_over=True))
-    scores.claim(driver("new", 1))
+        scores.check_target(driver("new", 0))
+    scores.acquire_target(driver("new", 0, take_over=True))
+    scores.acquire_target(driver("new", 1))
     # Its attempts are fewer, and it owns the table.
     assert score("new", 1, 2) == [("ann", 2)]
     with pytest.raises(ConfigurationError, match="job 'new' has taken"):

@@ -24,6 +24,7 @@ from tiers import EXAMPLES, TIER
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from services.hdfs import HdfsCluster
     from services.kafka import KafkaBroker
     from services.kinesis import KinesisServer
     from services.mariadb import MariaDbServer
@@ -93,6 +94,7 @@ _SHARED = {
     "systems/kinesis/": "streams",
     "systems/rabbitmq/": "streams",
     "systems/test_streams_killed.py": "streams",
+    "systems/hdfs/": "hdfs",
 }
 """Files whose tests share servers: one process runs all of a group, so that each starts once."""
 
@@ -211,3 +213,9 @@ def rabbitmq(servers: Servers) -> RabbitMQServer:
 def redis(servers: Servers) -> RedisServer:
     """A server that all tests share."""
     return servers.get("redis")
+
+
+@pytest.fixture(scope="session")
+def hdfs(servers: Servers) -> HdfsCluster:
+    """A cluster that all tests share; each has directories of its own."""
+    return servers.get("hdfs")

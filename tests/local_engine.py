@@ -23,7 +23,7 @@ from turnback.testing.engine import Levels
 from turnback.values.columns import Batch, stream_columns
 from turnback.values.hints import as_type
 from turnback.worker.event_time import EpochTime
-from turnback.worker.message import Barrier, Order
+from turnback.worker.message import Barrier, EpochCommand
 from turnback.worker.program import StateFileIndex
 
 BACKENDS = ("hashmap", "hashmap", "hashmap", "rocksdb")
@@ -134,8 +134,8 @@ class LocalEngine:
         partitions = {each.uid: each.dataframe.partitions for each in self.plan.sources}
         files = dict(zip(places, places, strict=True))
         now = self.time.begin(files, partitions, ended=ended)
-        orders = [self._order(program.level.index, now) for program in self.levels.programs]
-        return self.levels.run(batches, orders), sum(map(len, batches.values()))
+        commands = [self._command(program.level.index, now) for program in self.levels.programs]
+        return self.levels.run(batches, commands), sum(map(len, batches.values()))
 
     def _batches(
         self, source: SourcePlan, inputs: Mapping[str, Sequence[Any]]
@@ -162,10 +162,10 @@ class LocalEngine:
         bounds = [len(elements) * task // tasks for task in range(tasks + 1)]
         return [elements[start:end] for start, end in pairwise(bounds)]
 
-    def _order(self, level: int, now: EpochTime) -> Order:
+    def _command(self, level: int, now: EpochTime) -> EpochCommand:
         files = self.file_index.of_level(level)
         local, storage, line = str(self.local), self.storage, self.line
-        return Order(
+        return EpochCommand(
             "job", "id", self.attempt, self.number, self.backend, local, storage, files, line, now,
             self.letters,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 
 HOSTILE = [
     "",
@@ -175,8 +175,8 @@ class StorageContract:
         assert storage.get("a/b") == b"kept"
 
     def test_claim_tells_our_bytes_from_others(self, storage: Storage) -> None:
-        claim(storage, "slot", b"ours")
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
         with pytest.raises(AlreadyExistsError, match="slot"):
-            claim(storage, "slot", b"theirs")
+            put_if_absent_or_same(storage, "slot", b"theirs")
         assert storage.get("slot") == b"ours"

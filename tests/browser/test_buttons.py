@@ -138,7 +138,7 @@ def test_without_a_token_the_buttons_wait_for_one(look, base, driver):
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Token").fill("wrong")
     dialog.get_by_role("button", name="Use token").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("does not know this token")
+    expect(dialog.get_by_role("alert")).to_contain_text("is not valid")
     dialog.get_by_label("Token").fill(TOKEN)
     dialog.get_by_role("button", name="Use token").click()
     expect(button).not_to_have_attribute("aria-disabled", "true")
@@ -163,7 +163,7 @@ def test_a_read_only_dashboard_has_no_working_buttons(look, own, driver):
 def test_a_job_that_is_over_has_no_working_buttons(look, base):
     page = look(base).job("failing")
     expect(page.get_by_role("button", name="Cancel")).to_have_attribute("aria-disabled", "true")
-    expect(page.locator(".reason")).to_contain_text("no driver to ask")
+    expect(page.locator(".reason")).to_contain_text("takes no requests")
 
 
 def test_a_job_that_is_over_is_deleted_when_that_is_confirmed(look, base, own):
@@ -174,7 +174,7 @@ def test_a_job_that_is_over_is_deleted_when_that_is_confirmed(look, base, own):
     own.likes.directory.write_status(JobState.CANCELED, own.likes.info.job_id)
     button = page.get_by_role("button", name="Delete", exact=True)
     button.click()
-    dialog = page.get_by_role("dialog", name="Delete likes for good?")
+    dialog = page.get_by_role("dialog", name="Permanently delete likes?")
     expect(dialog).to_contain_text("its 1 savepoint too")
     page.keyboard.press("Enter")  # on the button that keeps it
     expect(dialog).to_have_count(0)
@@ -196,9 +196,9 @@ def test_a_savepoint_is_deleted_unless_a_job_needs_it(look, base, own):
     looker = look(base)
     page = looker.open("savepoints")
     page.get_by_role("button", name="Delete savepoint before-upgrade").click()
-    dialog = page.get_by_role("dialog", name="Delete savepoint before-upgrade for good?")
+    dialog = page.get_by_role("dialog", name="Permanently delete savepoint before-upgrade?")
     dialog.get_by_role("button", name="Delete savepoint").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("whether job 'broken' needs")
+    expect(dialog.get_by_role("alert")).to_contain_text("unknown whether job 'broken' needs")
     assert any("400" in complaint for complaint in looker.complaints)
     looker.complaints.clear()
     shutil.rmtree(own.root / "broken")

@@ -78,11 +78,14 @@ def test_elements_that_were_left_out_are_counted_where_the_function_failed(look)
     others = page.locator(".node[data-kind=source] .node-number").filter(has_text="left out")
     expect(others).to_be_hidden()
     node.click()
-    expect(page.locator(".graph-detail")).to_contain_text("Left out, as the function failed3")
+    detail = page.locator(".graph-detail")
+    expect(detail).to_contain_text("Skipped or dead-lettered: function failed3")
     source = page.get_by_role("button", name="events")
     expect(source).to_contain_text("malformed5")
     source.click()
-    expect(page.locator(".graph-detail")).to_contain_text("as they did not fit the schema5")
+    expect(page.locator(".graph-detail")).to_contain_text(
+        "Skipped or dead-lettered: schema mismatch5"
+    )
 
 
 def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
@@ -92,7 +95,7 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
         expect(looker.open().locator("tbody tr").filter(has_text="likes")).to_contain_text("12.3 k")
         page = looker.job("likes")
         tile = page.locator(".tile").filter(has_text="Lag")
-        expect(tile).to_have_text("Lag12.3 koldest 4 min, gone in 2 min")
+        expect(tile).to_have_text("Lag12.3 koldest 4 min, caught up in 2 min")
         node = page.locator(".node[data-kind=source]")
         expect(node).to_contain_text("lag12.3 k (4 min)")
         node.click()
@@ -100,7 +103,7 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
         for lag, shown in [
             (Lag(records=0, seconds=0.0, catch_up_s=0.0, measured_ms=1), "0caught up"),
             (Lag(records=9, seconds=2.0, change_per_s=1.0, measured_ms=1), "9oldest 2 s"),
-            (Lag(records=None, seconds=None, measured_ms=1), "\N{EN DASH}not known now"),
+            (Lag(records=None, seconds=None, measured_ms=1), "\N{EN DASH}currently unknown"),
             (
                 Lag(records=20_000, seconds=7300, change_per_s=3.0, measured_ms=1),
                 "20.0 koldest 2 h, not catching up",
@@ -120,7 +123,7 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
         limits = WatchLimits(epoch_ms=1_000)
         world.say(world.likes, world.likes.number, restore=restore, limits=limits)
         expect(page.locator(".job-name .badge")).to_have_text("stalled")
-        expect(page.locator(".cause")).to_contain_text("Why: filling stores has stood at 45 %")
+        expect(page.locator(".cause")).to_contain_text("Why: filling stores has been stuck at 45 %")
 
 
 def test_savepoints_that_cannot_be_replayed_for_long_are_marked(look, tmp_path):
@@ -133,7 +136,7 @@ def test_savepoints_that_cannot_be_replayed_for_long_are_marked(look, tmp_path):
         for gone, until, shown in [
             (True, None, "no longer replayable"),
             (False, now + hour, "replayable until about"),
-            (False, now - hour, "hardly replayable"),
+            (False, now - hour, "may not be replayable"),
         ]:
             replay = SavepointReplay(gone=gone, until_ms=until, as_of_ms=now)
             world.likes.directory.record_replays(Replays({"sp1": replay}))

@@ -280,7 +280,7 @@ def test_an_unknown_job_and_an_unknown_page_are_answered(look):
     page = looker.open("jobs", "lykes")
     expect(page.get_by_role("alert")).to_contain_text("lykes")
     page = looker.open("jobs", "likes", "nonsense")
-    expect(page.get_by_text("There is no such page.")).to_be_visible()
+    expect(page.get_by_text("Page not found.")).to_be_visible()
     assert all("404" in complaint for complaint in looker.complaints), looker.complaints
     looker.complaints.clear()
 

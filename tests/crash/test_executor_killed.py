@@ -71,7 +71,7 @@ def test_fault_11_executor_killed_in_mid_epoch(on_spark: MakePlace, cluster: Spa
         assert executor in cluster.executors()
         os.kill(executor, signal.SIGKILL)
         assert driver.wait() == 0, driver.errors
-    assert "is replayed" in driver.log
+    assert "replaying epoch" in driver.log
     assert executor not in cluster.executors()
     assert driver.report["epochs"] == list(range(1, EPOCHS + 1))
     job.assert_settled(driver.report)

@@ -99,11 +99,11 @@ def test_aggregates_are_added_and_removed_between_releases(tmp_path: Path) -> No
 
 
 OTHERS = [
-    (mean_of("n"), variance_of("n"), r"mean_of\(n\) and is variance_of\(n\)"),
-    (sum_of("n"), max_of("n"), r"sum_of\(n\) and is max_of\(n\)"),
-    (count(), sum_of("n"), r"count\(\) and is sum_of\(n\)"),
-    (sum_of("n"), sum_of("at"), r"sum_of\(n\) and is sum_of\(at\)"),
-    (first_of("n", by="at"), last_of("n", by="at"), r"first_of\(n, by=at\) and is last_of"),
+    (mean_of("n"), variance_of("n"), r"mean_of\(n\) and is now variance_of\(n\)"),
+    (sum_of("n"), max_of("n"), r"sum_of\(n\) and is now max_of\(n\)"),
+    (count(), sum_of("n"), r"count\(\) and is now sum_of\(n\)"),
+    (sum_of("n"), sum_of("at"), r"sum_of\(n\) and is now sum_of\(at\)"),
+    (first_of("n", by="at"), last_of("n", by="at"), r"first_of\(n, by=at\) and is now last_of"),
 ]
 
 

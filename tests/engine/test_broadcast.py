@@ -244,7 +244,7 @@ def test_what_connect_and_broadcast_take() -> None:
     with pytest.raises(PlanError, match="state 'rules' has a time to live, which broadcast"):
         hour = StateTtlConfig.new_builder(Time.hours(1)).build()
         rules.broadcast(MapStateDescriptor("rules", str, str).enable_time_to_live(hour))
-    with pytest.raises(PlanError, match="so broadcast would undo it"):
+    with pytest.raises(PlanError, match="and broadcast would undo that"):
         rules.key_by("name").broadcast(RULES)
     connected = elements.connect(rules.broadcast(RULES))
     with pytest.raises(PlanError, match=r"Count is a KeyedBroadcast.*put key_by\(...\) before"):

@@ -80,7 +80,9 @@ def test_another_number_of_key_groups_is_refused(jobs: Jobs) -> None:
     count(jobs, jobs.env().set_max_parallelism(64))
     jobs.feed("events", {"k": "a"})
     before = jobs.checkpoints()
-    with pytest.raises(IncompatibleStateError, match=r"64 key groups, the program 128; call set_"):
+    with pytest.raises(
+        IncompatibleStateError, match=r"64 key groups, but the program has 128; call set_"
+    ):
         count(jobs, jobs.env())
     assert jobs.out() == counted("a")
     assert jobs.checkpoints() == before
@@ -131,8 +133,8 @@ CHANGES: dict[str, tuple[Any, str, str, str]] = {
         "count",
         r"'count' of operator 'count'.*keyed by columns .*, now by a",
     ),
-    "name": (Renamed, "k", "count", r"nothing .* claims:\n  state 'count' of operator 'count'"),
-    "uid": (Count, "k", "other", r"nothing .* claims:\n  state 'count' of operator 'count'"),
+    "name": (Renamed, "k", "count", r"no operator .* claims:\n  state 'count' of operator 'count'"),
+    "uid": (Count, "k", "other", r"no operator .* claims:\n  state 'count' of operator 'count'"),
 }
 
 

@@ -76,7 +76,7 @@ WAITING = ListStateDescriptor("waiting", Types.LONG())
         ),
         (
             lambda store: store.get_list_state(ListStateDescriptor("waiting", str)),
-            "state 'waiting' of operator 'pairs' does not fit the program",
+            "state 'waiting' of operator 'pairs' does not match the program",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_preflight_says_what_is_known_only_when_it_runs(tmp_path: Path) -> None:
     numbers = frame(env, "s", Types.LONG())
     collected(numbers.flat_map(Pairs(), Types.LONG()).uid("pairs"), "out")
     rows = {(row.uid, row.state): row for row in Savepoint.load(saved).check(env).rows}
-    assert "Pairs may ask for it in initialize_state()" in rows["pairs", "waiting"].reason
+    assert "Pairs may request it in initialize_state()" in rows["pairs", "waiting"].reason
     assert rows["pairs", ""].reason == "parallelism changes from 2 to 3"
     env = environment(3)
     numbers = frame(env, "s", Types.LONG())
@@ -153,7 +153,7 @@ def twice(store: Any) -> None:
                 )
             ),
             StateError,
-            "operator 'pairs': the state 'l' has a time to live, which operator state cannot have",
+            "operator 'pairs': the state 'l' has a time to live, which operator state does not",
         ),
         (twice, StateError, "operator 'pairs' has two different states named 'waiting'"),
         (lambda store: 1 / 0, UserFunctionError, r"initialize_state\(\)"),
@@ -190,10 +190,10 @@ class NoList(Asking):
         (
             AskingLate(lambda store: store.get_list_state(WAITING)),
             UserFunctionError,
-            r"asks for the state 'waiting' after initialize_state\(\)",
+            r"requests the state 'waiting' after initialize_state\(\)",
         ),
         (NoList(lambda state: state.update([None])), StateError, "cannot hold None"),
-        (NoList(lambda state: state.add("x")), StateError, "'x' does not fit the declared type"),
+        (NoList(lambda state: state.add("x")), StateError, "'x' does not match the declared type"),
         (NoList(lambda state: 1 / 0), UserFunctionError, r"snapshot_state\(\)"),
     ],
 )
@@ -246,7 +246,7 @@ def test_windows_have_no_operator_state() -> None:
             pass
 
     keyed = frame(environment(1), "s", "k string, n bigint").key_by("k")
-    with pytest.raises(PlanError, match="Windowed is a CheckpointedFunction, but functions of win"):
+    with pytest.raises(PlanError, match="Windowed is a CheckpointedFunction, but window functions"):
         keyed.count_window(2).process(Windowed(), "k string, n bigint")
 
 

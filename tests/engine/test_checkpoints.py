@@ -38,7 +38,7 @@ def test_they_are_off_by_default_and_that_is_said(
     jobs.feed("events", {"k": "a"}, {"k": "a"})
     with caplog.at_level(logging.WARNING):
         report = run(jobs, interval=None)
-    assert "job 'job': no checkpoints are taken, so it is at-most-once" in caplog.text
+    assert "job 'job': checkpoints are disabled, so delivery is at-most-once" in caplog.text
     assert jobs.out() == counted("aa")
     assert (report.checkpoints, report.last_checkpoint) == (0, None)
     assert jobs.checkpoints() == []

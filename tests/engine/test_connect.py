@@ -279,7 +279,7 @@ def failing(program: Callable[[StreamExecutionEnvironment], Any], tmp_path: Path
 
 
 def test_errors_name_the_operator_and_the_element(tmp_path: Path) -> None:
-    assert "operator 'named': the key (user) of an element is null" in failing(
+    assert "operator 'named': the key (user) is null for an element" in failing(
         lambda env: named(env, "user", "id"), tmp_path / "one"
     )
 
@@ -329,7 +329,7 @@ def test_what_time_it_is_without_a_key(tmp_path: Path) -> None:
     ):
         job.push("names", ("a", "", 10))
     text = str(failed.value.__cause__ or failed.value)
-    assert "registers a timer, but its stream has no key; put key_by" in text
+    assert "registers a timer, but its stream has no key; call key_by" in text
 
 
 def test_two_kinds_of_files_are_connected(jobs: Jobs) -> None:

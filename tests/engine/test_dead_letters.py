@@ -196,4 +196,4 @@ def test_what_state_or_a_side_output_cannot_hold_hurts_at_once(
         assert len(job.output("aside")) == (3 if where == "aside" else 0)
         (letter,) = job.output("dead")
         assert (letter.key, letter.operator) == ("'b'", "kept")
-        assert "does not fit" in letter.error or "surrogates" in letter.error
+        assert "does not match" in letter.error or "surrogates" in letter.error

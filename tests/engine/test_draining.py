@@ -1,4 +1,4 @@
-"""A job whose event time has come to its end: by a drain, or with its input.
+"""A job whose event time has reached its end: by a drain, or with its input.
 
 What fires early then cannot be taken back once it is committed. So a drain either ends the job,
 whoever has to finish that, or it leaves no trace.
@@ -116,7 +116,7 @@ def test_a_drain_that_is_killed_is_finished_or_never_was(
         if newest(job).drained_by == request:
             assert point != "before-manifest"
             if point == "before-answer" and not resumed:  # it had ended before
-                with pytest.raises(ConfigurationError, match="come to its end"):
+                with pytest.raises(ConfigurationError, match="reached its end"):
                     job.start()
                 assert counts(job) == [(0, 2)]
                 return
@@ -160,13 +160,13 @@ def test_a_drained_job_ends_although_its_savepoint_cannot_be_written(
         job.push("in", ("a", 10), ("a", 20))
         with monkeypatch.context() as patch:
             patch.setattr(Exporter, "export", full)
-            with pytest.raises(CheckpointError, match=r"No space left.*ended all the same.*chk-3"):
+            with pytest.raises(CheckpointError, match=r"No space left.*ended anyway.*chk-3"):
                 drain(job).result()
             with pytest.raises(TurnbackError, match="has ended"):
                 job._until(lambda: False)
         assert counts(job) == [(0, 2)]
         with pytest.raises(
-            ConfigurationError, match=r"come to its end in chk-3.*start_from='chk-3'"
+            ConfigurationError, match=r"reached its end in chk-3.*start_from='chk-3'"
         ):
             job.start()
         job.start(start_from="chk-3")
@@ -287,5 +287,5 @@ def test_a_bounded_run_that_is_killed_at_its_end_is_finished(bounded: JobHarness
     bounded._pushes.sources["in"].push([("a", 30)])
     ends_at_once(bounded, bounded=True)
     assert counts(bounded) == [(0, 2)]
-    with pytest.raises(ConfigurationError, match="come to its end"):
+    with pytest.raises(ConfigurationError, match="reached its end"):
         bounded.start(bounded=True)

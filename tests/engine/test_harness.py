@@ -182,7 +182,7 @@ def test_a_job_that_fails_for_good(job: JobHarness) -> None:
     job.push("events", ("p", "view"))
     with pytest.raises(JobFailedError, match=r"failed after 3 restarts: operator 'count'.*bad one"):
         job.push("events", ("p", "bad"))
-    with pytest.raises(ConfigurationError, match="does not run; start it first"):
+    with pytest.raises(ConfigurationError, match="is not running; start it first"):
         job.push("events", ("p", "view"))
     assert job.state("count", "n") == {"p": 1}
 
@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "uid": (lambda j: j.state("cuont", "n"), StateError, "did you mean 'count'"),
     "point": (lambda j: j.crash_at("before-lunch"), ConfigurationError, "crash point 'before-l"),
     "count": (lambda j: j.crash_at("after-fence", 0), ConfigurationError, "above 0, got 0"),
-    "twice": (lambda j: j.start(), ConfigurationError, "runs already; stop it first"),
+    "twice": (lambda j: j.start(), ConfigurationError, "is already running; stop it first"),
 }
 
 

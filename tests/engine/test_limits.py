@@ -68,7 +68,7 @@ def test_more_states_than_a_state_file_can_number_are_refused(tmp_path):
         rows.process(TooManyStates(), "k string, n bigint").uid("many").sink_to(CollectSink())
 
     with (
-        pytest.raises(PlanError, match=r"32,769 states.*at most 32,768"),
+        pytest.raises(PlanError, match=r"32,769 states.*limit is 32,768"),
         JobHarness(program, tmp_path) as job,
     ):
         job.push("rows", ("a", 1))

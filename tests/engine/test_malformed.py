@@ -196,7 +196,7 @@ def test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended(jobs: J
         run(jobs, None)
     cause = failed.value
     assert str(cause).startswith(
-        f'source \'events\': a record does not fit its schema: {bad}: \'{{"n": 3, "k": "secret'
+        f'source \'events\': a record does not match its schema: {bad}: \'{{"n": 3, "k": "secret'
     )
     assert 'on_malformed="skip"' in str(cause)
     assert not {"py4j", "concurrent", "pyspark"} & set(error_text(cause).split("/"))
@@ -213,7 +213,7 @@ def test_the_policy_may_change_and_the_count_goes_on(jobs: Jobs) -> None:
     run(jobs, "skip")
     assert counts(jobs) == {"events": 2}
     feed(jobs, "events", GOOD, "[")
-    with pytest.raises(MalformedRecordError, match="does not fit its schema"):
+    with pytest.raises(MalformedRecordError, match="does not match its schema"):
         run(jobs, "fail")
     assert counts(jobs) == {"events": 2}
     run(jobs, "dead_letter")

@@ -71,8 +71,8 @@ WRONG = [
         lambda events: events.key_by(as_list, Types.STRING()).process(Yields(), OUT),
         ["operator 'wrong': the key ['a', 1]", "is a tuple, not a list", line_of(as_list)],
     ),
-    (keyed(Returns()), ["to give one, `yield` it", line_of(Returns.process_element)]),
-    (keyed(ReturnsOne()), ["to give one, `yield` it", line_of(ReturnsOne.process_element)]),
+    (keyed(Returns()), ["to emit one element, `yield` it", line_of(Returns.process_element)]),
+    (keyed(ReturnsOne()), ["to emit one element, `yield` it", line_of(ReturnsOne.process_element)]),
     (keyed(Three()), ["it has 3 values instead of 2", line_of(Three.process_element)]),
     (
         lambda events: events.map(as_three, OUT),
@@ -80,7 +80,7 @@ WRONG = [
     ),
     (
         lambda events: events.map(as_text, Types.LONG()),
-        ["does not fit the type bigint", line_of(as_text)],
+        ["does not match the type bigint", line_of(as_text)],
     ),
     (lambda events: events.flat_map(as_text, Types.LONG()), ["`yield` it", line_of(as_text)]),
 ]
@@ -111,7 +111,7 @@ def test_a_wrong_function_is_told_by_its_line(tmp_path: Path, build: Any, parts:
             lambda events: events.key_by("tags").process(Yields(), OUT),
             r"array<bigint> cannot be a key: .*returns a tuple",
         ),
-        (keyed(Holds()), r"^operator 'wrong' cannot be sent to the workers: .*lock.* in open\(\)"),
+        (keyed(Holds()), r"^cannot send operator 'wrong' to the workers: .*lock.* in open\(\)"),
     ],
 )
 def test_a_program_that_cannot_run_is_told_before(tmp_path: Path, build: Any, told: str) -> None:

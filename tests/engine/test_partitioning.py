@@ -62,8 +62,12 @@ def test_a_partitioner_of_the_users(tmp_path: Path, partitioner: Any) -> None:
 @pytest.mark.parametrize(
     ("partitioner", "error", "message"),
     [
-        (lambda key, n: n, ElementTypeError, "'where': the partitioner gave 3 for .*from 0 to 2"),
-        (lambda key, n: "0", ElementTypeError, "the partitioner gave '0'"),
+        (
+            lambda key, n: n,
+            ElementTypeError,
+            "'where': the partitioner returned 3 for .*from 0 to 2",
+        ),
+        (lambda key, n: "0", ElementTypeError, "the partitioner returned '0'"),
         (lambda key, n: 1 / 0, UserFunctionError, "'where' .partition_custom. failed: ZeroDiv"),
     ],
 )
@@ -104,14 +108,14 @@ def test_forward_to_another_parallelism_is_refused() -> None:
     env = environment(3)
     numbers = source(env, "s", LONG).rebalance().map(lambda n: n, LONG).uid("a")
     collected(numbers.forward().map(lambda n: n, LONG).uid("b").set_parallelism(2), "out")
-    with pytest.raises(PlanError, match=r"operator 'b' .* as forward\(\) wants.* use rebalance"):
+    with pytest.raises(PlanError, match=r"operator 'b' .* as forward\(\) requires.* use rebalance"):
         env.plan()
 
 
 @pytest.mark.parametrize("how", ["rebalance", "rescale", "shuffle", "forward", "broadcast"])
 def test_a_keyed_stream_goes_by_its_key(how: str) -> None:
     keyed = source(environment(), "s", "k string").key_by("k")
-    with pytest.raises(PlanError, match=f"key_by decides where elements go, so {how}"):
+    with pytest.raises(PlanError, match=f"key_by decides where elements go, and {how}"):
         getattr(keyed, how)()
 
 

@@ -289,7 +289,7 @@ def test_an_operator_that_reads_something_else_now(job: JobHarness) -> None:
     job.start(other)
     row = taken(job, work)
     (why,) = row.refused
-    assert "operator 'times' reads" in why
+    assert "operator 'times' now reads" in why
     job.push("events", ("d", 1))  # it goes on
 
 

@@ -285,7 +285,7 @@ class RaisesInOpen(KeyedProcessFunction):
         ),
         (
             lambda s: s.map(lambda row: (row.k, "one"), COUNTED),
-            "operator 'it' .*does not fit its output type: field 'n': 'one' of class str",
+            "operator 'it' .*does not match its output type: field 'n': 'one' of class str",
         ),
     ],
     ids=["map", "key function", "open", "output"],
@@ -306,7 +306,9 @@ def test_null_keys(jobs: Jobs, by: str) -> None:
     events = jobs.files(env, "events", "k string")
     keyed = events.key_by("k") if by == "column" else events.key_by(lambda r: r.k, key_type=str)
     keyed.process(Count(), COUNTED).uid("it").sink_to(jobs.sink()).uid("out")
-    with pytest.raises(JobFailedError, match=r"operator 'it': the key .* is null; filter such"):
+    with pytest.raises(
+        JobFailedError, match=r"operator 'it': the key .* is null for an element; filter such"
+    ):
         env.execute("job", bounded=True)
     assert jobs.out() == []
     assert issubclass(NullKeyError, TypeError)

@@ -100,7 +100,7 @@ def test_a_restore_is_seen_while_it_goes_on_and_not_later(
             )
             starting.start()
             taken = until(lambda: summary(job).restore)
-            assert taken.what.startswith("taking in ") and taken.what.endswith("saved")
+            assert taken.what.startswith("importing ") and taken.what.endswith("saved")
             assert 0.1 < taken.done < 0.4  # the first of two tasks has read its share
             assert taken.entries == 200
             assert taken.left_s is not None
@@ -137,7 +137,7 @@ def test_a_report_that_cannot_be_written_fails_nothing(
     monkeypatch.setattr(worker_restoring, "REPORT_S", 0.0)
     (tmp_path / "restoring").write_text("in the way")
     RestoreReport(StorageRef(str(tmp_path)), 3, "store-0-1").report(1, 2)
-    assert "how much is restored could not be told" in caplog.text
+    assert "cannot report the progress of the restore" in caplog.text
 
 
 def test_the_meter_adds_up_and_estimates(tmp_path: Path) -> None:

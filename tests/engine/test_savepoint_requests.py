@@ -46,7 +46,7 @@ def test_a_driver_that_was_replaced_answers_for_nobody(jobs, monkeypatch, caplog
     client = jobs.start(build(jobs))
     settled(jobs, KEYS)
     client.trigger_savepoint(jobs.directory / "sp")
-    eventually(lambda: "left alone: begun anew" in caplog.text)
+    eventually(lambda: "skipped: begun anew" in caplog.text)
     requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
     (asked,) = requests.open()
     assert requests.result(asked.id) is None
@@ -111,7 +111,7 @@ def test_an_open_request_is_answered_when_the_job_ends(jobs):
     try:
         future.result(60)
     except CheckpointError as e:
-        assert "ended" in str(e) or "given up" in str(e)
+        assert "ended" in str(e) or "abandoned" in str(e)
         with pytest.raises(CheckpointNotFoundError):
             SavepointDirectory.locate(jobs.directory / "sp").load()
     assert Requests(JobDirectory.locate(jobs.root, "job").storage).open() == []

@@ -82,7 +82,7 @@ def test_a_drained_job_says_so_in_its_savepoint(jobs, caplog):
     assert saved.metadata.watermarks == dict.fromkeys(("events", "count", "out"), END_OF_TIME)
     feed(jobs)
     build(jobs, sink="next").execute("next", bounded=True, start_from=saved.location, fork=True)
-    assert "was drained: event time has come to its end in it" in caplog.text
+    assert "was drained: its event time is at its end" in caplog.text
     assert jobs.out("next") == [p for p in counted(KEYS * 2) if p not in counted(KEYS)]
 
 

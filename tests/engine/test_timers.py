@@ -187,14 +187,14 @@ def test_a_user_error_in_on_timer_names_the_timer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (lambda: WatermarkStrategy.no_watermarks(), "does not say where timestamps come from"),
+        (lambda: WatermarkStrategy.no_watermarks(), "the watermark strategy has no timestamps"),
         (
             lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("when"),
-            r"no column 'when'; there are \['k', 'at'\]",
+            r"no column 'when'; the columns are \['k', 'at'\]",
         ),
         (
             lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("k"),
-            "must hold timestamps, or milliseconds",
+            "must contain timestamps, or milliseconds",
         ),
         (
             lambda: WatermarkStrategy.for_bounded_out_of_orderness(5),  # type: ignore[arg-type]

@@ -153,13 +153,13 @@ def minutes_old(path: Path) -> set[int]:
 DAY = ttl(Time.days(1))
 CHANGES = {
     "as it was": (DAY, DAY, Verdict.RESTORED, ""),
-    "switched on": (None, DAY, Verdict.MIGRATED, "values live for 1 d, and lived for ever"),
-    "switched off": (DAY, None, Verdict.MIGRATED, "values live for ever, and lived for 1 d"),
+    "switched on": (None, DAY, Verdict.MIGRATED, "values are kept for 1 d, previously for ever"),
+    "switched off": (DAY, None, Verdict.MIGRATED, "values are kept for ever, previously for 1 d"),
     "made longer": (
         DAY,
         ttl(Time.days(2)),
         Verdict.RESTORED,
-        "values live for 2 d, and lived for 1 d",
+        "values are kept for 2 d, previously for 1 d",
     ),
 }
 
@@ -289,11 +289,11 @@ def test_times_are_shown_and_do_not_count_as_differences(jobs: Jobs) -> None:
         found = differences(before, after, "count", "count")
         assert (found.added, found.removed, found.changed, found.same) == (0, 0, 0, 4)
     assert state_pair(plain, timed, "count", "count").note == (
-        "values live for 1 d, and lived for ever"
+        "values are kept for 1 d, previously for ever"
     )
     assert state_pair(timed, timed, "count", "count").note == ""
     (compared,) = states(plain, timed)
-    assert compared.note == "values live for 1 d, and lived for ever"
+    assert compared.note == "values are kept for 1 d, previously for ever"
     assert [each.note for each in states(timed, timed)] == [None]
 
 

@@ -14,7 +14,7 @@ from turnback.errors import JobFailedError, SinkError, SourceError
 class Away(FileSink):
     """Cannot be reached."""
 
-    def check_claim(self, ctx: Any) -> None:
+    def check_target(self, ctx: Any) -> None:
         raise SinkError("no route to the sink")
 
 

@@ -166,7 +166,7 @@ def test_the_savepoint_before_an_upgrade_lacks_no_promised_output(promised: Jobs
 
 def test_promised_output_of_a_sink_that_is_gone_is_refused(promised: Jobs) -> None:
     jobs = promised
-    with pytest.raises(IncompatibleStateError, match="promised output of operator 'out-0'"):
+    with pytest.raises(IncompatibleStateError, match="in-doubt output of operator 'out-0'"):
         run(jobs, sink=jobs.sink(), sink_uid="new")
     assert jobs.out() == []
     run(jobs, sink=jobs.sink(), sink_uid="new", renames={"out-0": "new-0"})

@@ -139,7 +139,9 @@ def test_other_windows_are_refused_by_name_before_the_job_starts(
         with pytest.raises(IncompatibleStateError) as refused:
             job.start(program(after, made))
         message = str(refused.value)
-        assert message.startswith("state 'windows' of operator 'windows' does not fit the program")
+        assert message.startswith(
+            "state 'windows' of operator 'windows' does not match the program"
+        )
         assert f"changed from {before.definition()} to {after.definition()}" in message
         assert "another uid" in message
         assert "allow_non_restored_state=['windows']" in message

@@ -178,11 +178,11 @@ HOUR = StateTtlConfig.new_builder(Time.hours(1)).build()
             lambda c: c.window_state().get_state(
                 ValueStateDescriptor("x", int).enable_time_to_live(HOUR)
             ),
-            "state 'x' has a time to live, which state of windows cannot have",
+            "state 'x' has a time to live, which window state does not support",
         ),
         (
             lambda c: c.window_state().get_state(ValueStateDescriptor("x", int)).update("text"),
-            "'text' of class str does not fit the type bigint",
+            "'text' of class str does not match the type bigint",
         ),
     ],
 )

@@ -58,13 +58,13 @@ def test_query_prints_rows_and_nothing_else(shell, job, how):
         ["alice", "3"],
         ["bob", "2"],
     ]
-    assert done.err == "There are more than 2 rows: give --limit to see more.\n"
+    assert done.err == "There are more than 2 rows: use --limit to see more.\n"
 
 
 def test_a_wrong_query_is_told_in_a_line(shell, job):
     done = shell.program("query", "orders@latest", "SELECT * FROM nope", "--json")
     assert done.code == ExitCode.USAGE
-    assert done.error["message"] == "there is no table 'nope'; there is count_total"
+    assert done.error["message"] == "there is no table 'nope'; available tables: count_total"
     done = shell.program(
         "query", "orders@latest", "SELECT * FROM count_totals", "--json", "--spark"
     )

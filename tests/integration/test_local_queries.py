@@ -111,7 +111,7 @@ def test_spark_only_reads_too(session: SparkSession, job: FakeJob, tmp_path: Pat
         "SET spark.sql.runSQLOnFiles = true",
         "DROP VIEW count_total",
     ):
-        with pytest.raises(ConfigurationError, match="only read"):
+        with pytest.raises(ConfigurationError, match="read-only"):
             check_only_reads(session, sql)
     check_only_reads(session, "WITH a AS (SELECT 1 AS b) SELECT * FROM a WHERE b IN (SELECT 1)")
 

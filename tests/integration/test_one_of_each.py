@@ -157,7 +157,7 @@ def test_a_time_to_live_switched_on_and_its_table(jobs: Jobs) -> None:
     assert table.columns == ["key_group", "key", "value", "updated_at"]
     assert table.where("updated_at > current_timestamp() - interval 1 hour").count() == 4
     (count,) = diff(before, after).summary()
-    assert (count.changed, count.note) == (4, "values live for 1 d, and lived for ever")
+    assert (count.changed, count.note) == (4, "values are kept for 1 d, previously for ever")
     writer = SavepointWriter.from_existing(after)
     with pytest.raises(StateError, match="there is no column 'updated_at'"):
         writer.transform_state("count", "count", lambda rows: rows.drop("updated_at"))

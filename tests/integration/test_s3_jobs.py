@@ -93,7 +93,7 @@ def test_a_start_from_nothing_is_refused_before_the_script_runs(
         timeout=120,
     )
     assert done.exists() is ran, run.stderr
-    assert ("no savepoint is at" in run.stderr) is reached
+    assert ("no savepoint at" in run.stderr) is reached
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_one(server: S3Server) -> None:

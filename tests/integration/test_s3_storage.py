@@ -15,7 +15,7 @@ from services.proxy import Proxy, proxy_to
 from services.s3 import S3Server, s3_server
 from storage_contract import StorageContract
 from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.open import open_storage
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -147,7 +147,7 @@ def test_a_claim_whose_reply_is_lost_is_ours(
     unreliable.put("warm", b"")
     for number in range(5):
         proxy.lose_replies(1)
-        claim(unreliable, f"slot/{number}", b"ours")
+        put_if_absent_or_same(unreliable, f"slot/{number}", b"ours")
         assert storage.get(f"slot/{number}") == b"ours"
     assert proxy.lost == 5
 
@@ -171,7 +171,7 @@ def test_a_lost_reply_does_not_hide_a_lost_race(
     storage.put("slot", b"theirs")
     proxy.lose_replies(1)
     with pytest.raises(AlreadyExistsError):
-        claim(unreliable, "slot", b"ours")
+        put_if_absent_or_same(unreliable, "slot", b"ours")
     assert storage.get("slot") == b"theirs"
 
 

@@ -197,7 +197,7 @@ def test_states_of_one_side_and_of_other_types(jobs: Jobs, savepoint: Savepoint)
     )
     changes = diff(savepoint, changed)
     found = {(s.uid, s.state): s for s in changes.summary()}
-    assert found["shop", "total"].incomparable == "its value type was bigint and is string"
+    assert found["shop", "total"].incomparable == "its value type was bigint and is now string"
     assert not found["shop", "total"].same
     assert (found["shop", "items"].removed, found["shop", "items"].added) == (4, 0)
     assert (found["other", "total"].removed, found["other", "total"].added) == (0, 3)

@@ -282,12 +282,12 @@ def test_what_a_writer_refuses(jobs: Jobs, savepoint: Savepoint) -> None:
         writer.with_state("op", TOTAL, frame)
     with pytest.raises(ConfigurationError, match="not both"):
         writer.with_state("op", TOTAL, frame, key_by="key", key_type=str)
-    with pytest.raises(ConfigurationError, match="Spark's tasks have no part"):
+    with pytest.raises(ConfigurationError, match="Spark's tasks have no access"):
         writer.write("memory://sp")
     existing = SavepointWriter.from_existing(savepoint)
     with pytest.raises(StateError, match="all states of an operator have the keys of its stream"):
         existing.with_state("shop", TOTAL, frame, key_type=str)
-    with pytest.raises(ConfigurationError, match="a batch DataFrame is needed, got None"):
+    with pytest.raises(ConfigurationError, match="expected a batch DataFrame, got None"):
         existing.transform_state("shop", "total", lambda df: None)
     with pytest.raises(StateError, match="column 'value' is string, expected bigint"):
         existing.transform_state("shop", "total", lambda df: df.withColumn("value", F.lit("x")))

@@ -173,7 +173,7 @@ def test_state_of_sparks_own_is_refused(jobs: Jobs, how: str) -> None:
     }
     env = jobs.env()
     count(jobs, env, env.from_dataframe(frames[how], "source"))
-    with pytest.raises(PlanError, match=r"'source'.*state of Spark's own"):
+    with pytest.raises(PlanError, match=r"'source'.*Spark's own state"):
         env.execute("job", bounded=True)
 
 

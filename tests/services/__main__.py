@@ -14,6 +14,7 @@ from pathlib import Path
 
 from _pytest.outcomes import Failed, Skipped
 
+from services.hdfs import hdfs_cluster
 from services.kafka import connector_jars, kafka_broker
 from services.kinesis import REGION, kinesis_server
 from services.mariadb import mariadb_server
@@ -69,6 +70,12 @@ def _s3(directory: Path) -> Iterator[Addresses]:
         yield server.environment
 
 
+@contextmanager
+def _hdfs(directory: Path) -> Iterator[Addresses]:
+    with hdfs_cluster() as cluster:
+        yield {"root": cluster.root()}
+
+
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[Addresses]]] = {
     "kafka": _kafka,
     "postgres": _postgres,
@@ -77,6 +84,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Addresses]]] = {
     "rabbitmq": _rabbitmq,
     "kinesis": _kinesis,
     "s3": _s3,
+    "hdfs": _hdfs,
 }
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from _pytest.outcomes import Failed, Skipped
 
 from services.delta import delta_settings
+from services.hdfs import cluster_jars
 from services.java import java_options
 from services.kafka import broker_jars, connector_jars
 from services.s3 import gateway
@@ -21,6 +22,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "Kafka's jars": broker_jars,
     "the jars of Spark's Kafka connector": connector_jars,
     "the jars of Spark's Delta reader": delta_settings,
+    "HDFS's jars": cluster_jars,
     "the S3 gateway": gateway,
 }
 

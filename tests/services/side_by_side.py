@@ -47,6 +47,12 @@ def _kinesis(directory: Path) -> AbstractContextManager[Any]:
     return kinesis_server()
 
 
+def _hdfs(directory: Path) -> AbstractContextManager[Any]:
+    from services.hdfs import hdfs_cluster
+
+    return hdfs_cluster()
+
+
 _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "kafka": _kafka,
     "postgres": _postgres,
@@ -54,6 +60,7 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "redis": _redis,
     "rabbitmq": _rabbitmq,
     "kinesis": _kinesis,
+    "hdfs": _hdfs,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -23,10 +23,13 @@ from turnback.driver.context import JobContext
 from turnback.driver.job import JobSpec
 from turnback.errors import FINAL, REPLACED
 from turnback.job.run import StartOptions
+from turnback.job.status import JobState
 from turnback.plan.plan import Plan
 from turnback.sinks.base import Sink
 
 _MOST_ATTEMPTS = 4
+FORK = "fork-"
+"""Begins the names of the targets of a fork."""
 RECORD = Types.ROW_NAMED(["key", "place"], [Types.STRING(), Types.LONG()])
 RESULT = Types.ROW_NAMED(["key", "n"], [Types.STRING(), Types.LONG()])
 
@@ -34,8 +37,7 @@ RESULT = Types.ROW_NAMED(["key", "n"], [Types.STRING(), Types.LONG()])
 class Count(KeyedProcessFunction):
     """Stands for the count that simulated tasks do."""
 
-    def open(self, ctx: Any) -> None:
-        self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+    n = ValueStateDescriptor("n", Types.LONG())
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         raise NotImplementedError
@@ -79,7 +81,8 @@ def make_sink(kind: str) -> Sink:
         return tables.sink(kind)
     if kind in redis.KINDS:
         return redis.sink(kind)
-    return KINDS[kind](kind) if kind in KINDS else databases.sink(kind)
+    model = KINDS.get(kind.removeprefix(FORK))
+    return model(kind) if model is not None else databases.sink(kind)
 
 
 def groups_of(keys: list[str]) -> dict[str, int]:
@@ -99,6 +102,9 @@ class Driver:
         outcome: How it has ended; None while it runs, or if it was killed.
         failure: Why its last attempt failed.
         on_attempt: Called with the number of each attempt that has recorded its start.
+        serves: Whether it serves requests, such as for savepoints.
+        attempts: How many have recorded their start.
+        older: The checkpoints that a fresh start leaves behind.
     """
 
     world: World
@@ -107,18 +113,26 @@ class Driver:
     spec: JobSpec
     input: Input
     on_attempt: Callable[[Driver, int], None]
+    serves: bool = False
+    attempts: int = field(default=0, init=False)
+    older: Sequence[int] = field(default=(), init=False)
     outcome: BaseException | str | None = field(default=None, init=False)
     failure: BaseException | None = field(default=None, init=False)
 
     def start(self) -> None:
         self.world.tell(
             f"== {self.process.name} starts: {self.program.parallelism} tasks, "
-            f"from {self.spec.start.start_from or 'the newest'}, "
+            f"from {self._from}, "
             f"into {', '.join(self.program.sinks)}"
             f"{f', renamed {self.program.renames}' if self.program.renames else ''}"
             f"{', without the rest' if self.program.allow else ''}"
         )
         self.world.spawn(self.process.name, self.process, self._main)
+
+    @property
+    def _from(self) -> str:
+        start = self.spec.start
+        return "nothing" if start.fresh else str(start.start_from or "the newest")
 
     def _main(self) -> None:
         try:
@@ -130,20 +144,34 @@ class Driver:
         self.world.tell(f"== {self.process.name} ends: {self.outcome!r}")
 
     def _run(self) -> BaseException | str:
-        """What `JobRunner.run` does, without a heartbeat, a monitor and requests."""
-        engine: Any = SimEngine(self.world, self.process, self.input)
-        runner: Any = driver_runner.JobRunner(engine, self.program.plan(), self.spec)
+        """What `JobRunner.run` does, without a heartbeat and a monitor."""
+        plan = self.program.plan()
+        engine: Any = SimEngine(self.world, self.process, self.input, plan)
+        runner: Any = driver_runner.JobRunner(engine, plan, self.spec)
         record_start = runner._record_start
 
         def recorded(log: CheckpointLog, matched: object, *, told: bool) -> None:
             record_start(log, matched, told=told)
+            self.attempts += 1
             self.on_attempt(self, log.own_fence.attempt)
 
         runner._record_start = recorded
         runner._planner.check()
-        runner._info = runner._directory.open()
+        directory = runner._directory
+        runner._info = directory.renew() if self.spec.start.fresh else directory.open()
         runner.report.job_id = runner._info.job_id
         runner._throughput.begin(runner._info.job_id)
+        if not self.serves:
+            return self._run_attempts(runner)
+        with runner._serving_requests():
+            outcome = self._run_attempts(runner)
+            if outcome == "finished":
+                runner._write_status(JobState.FINISHED, runner._last_update)
+            elif not isinstance(outcome, REPLACED):
+                runner._write_status(JobState.FAILED, runner._last_update)
+            return outcome
+
+    def _run_attempts(self, runner: Any) -> BaseException | str:
         for _ in range(_MOST_ATTEMPTS):
             cause = runner._run_attempt()
             self.process.require_alive()

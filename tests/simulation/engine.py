@@ -23,14 +23,16 @@ from turnback.driver.job import JobSpec
 from turnback.errors import EpochConflictError
 from turnback.plan.plan import Operator, Plan
 from turnback.sinks.base import WriterContext
+from turnback.snapshot.writer import CopyTask
 from turnback.spark.pickling import pickle_by_value
-from turnback.state.files import StateFile, storage_of
+from turnback.state.files import StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
 from turnback.values.columns import Batch
-from turnback.values.keys import partition_of
-from turnback.worker.message import Barrier, Order, TaskAck, TaskName
+from turnback.values.keys import group_range, partition_of
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, TaskName
+from turnback.worker.state_import import IntakeTask
 
 Record = tuple[str, int]
 """A key, and its place in the input."""
@@ -59,8 +61,11 @@ class SimEngine:
     cores = 2
     is_local = True
 
-    def __init__(self, world: World, process: Process, input: Input) -> None:
-        self.world, self.process, self.input = world, process, input
+    def __init__(self, world: World, process: Process, input: Input, plan: Plan) -> None:
+        self.world = world
+        self.process = process
+        self.input = input
+        self.plan = plan
         self.tasks = 0
 
     def stream_counts(self, plan: Plan) -> dict[str, int]:
@@ -70,7 +75,16 @@ class SimEngine:
         return pickle_by_value(value)
 
     def run_tasks(self, description: str, tasks: Sequence[Any]) -> list[Any]:
-        return [merged(task) if isinstance(task, MergeTask) else task.run() for task in tasks]
+        return [self._run(task) for task in tasks]
+
+    def _run(self, task: Any) -> Any:
+        if isinstance(task, MergeTask):
+            return merged(task)
+        if isinstance(task, IntakeTask):
+            return taken_in(task, self.plan, self.input.groups)
+        if isinstance(task, CopyTask):  # which runs beside epochs, when Spark comes to it
+            self.world.clock.sleep(self.world.rng.choice((0.0, _EPOCH_S, 10 * _EPOCH_S)))
+        return task.run()
 
     def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> SimQuery:
         return SimQuery(self, plan)
@@ -93,8 +107,8 @@ class SimQuery:
         self._on_input: Callable[[EpochInput], None] | None = None
 
     def restore(self, sources: Sources) -> None:
-        position = sources[SOURCE].offset
-        self.offset = int(position or 0)
+        position = sources.get(SOURCE)
+        self.offset = int(position.offset or 0) if position is not None else 0
 
     def start(self, on_input: Callable[[EpochInput], None]) -> None:
         self._on_input = on_input
@@ -133,8 +147,8 @@ class SimEpoch:
     first: int
     upto: int
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        (order,) = orders
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
+        (command,) = commands
         engine, plan = self.query.engine, self.query.plan
         parallelism = plan.levels[0].parallelism
         assert parallelism is not None
@@ -147,30 +161,32 @@ class SimEpoch:
                 for key, _ in records
                 if engine.input.partition(key, parallelism, plan.max_parallelism) == partition
             ]
-            barriers.append(self._run_task(order, partition, mine))
+            barriers.append(self._run_task(command, partition, mine))
         if not engine.world.healthy and engine.world.rng.random() < 0.01:
             engine.world.tell(
-                f"{engine.process.name}: Spark has lost output of epoch {order.epoch}"
+                f"{engine.process.name}: Spark has lost output of epoch {command.epoch}"
             )
-            raise EpochConflictError("output of tasks that others had read was lost")
+            raise EpochConflictError("output of tasks that other tasks had read was lost")
         return barriers
 
-    def _run_task(self, order: Order, partition: int, keys: list[str]) -> Barrier:
+    def _run_task(self, command: EpochCommand, partition: int, keys: list[str]) -> Barrier:
         world, engine = self.query.engine.world, self.query.engine
         copies = 0 if world.healthy or not keys else int(world.rng.random() < 0.08)
         if copies:
             self.query.reran = True
             engine.tasks += 1
-            self._spawn_copy(order, partition, keys, engine.tasks)
+            self._spawn_copy(command, partition, keys, engine.tasks)
         engine.tasks += 1
-        return self._task(order, partition, keys, engine.tasks).run()
+        return self._task(command, partition, keys, engine.tasks).run()
 
-    def _spawn_copy(self, order: Order, partition: int, keys: list[str], number: int) -> None:
+    def _spawn_copy(
+        self, command: EpochCommand, partition: int, keys: list[str], number: int
+    ) -> None:
         """Start a copy of a task on another machine: it outlives the driver, and may be killed."""
         world = self.query.engine.world
-        name = f"{self.query.engine.process.name} copy {order.epoch}.{partition}.{number}"
+        name = f"{self.query.engine.process.name} copy {command.epoch}.{partition}.{number}"
         process = world.process(name)
-        task = self._task(order, partition, keys, number)
+        task = self._task(command, partition, keys, number)
 
         def run() -> None:
             if world.rng.random() < 0.3:
@@ -197,9 +213,9 @@ class SimEpoch:
 
         world.spawn(end.name, end, kill)
 
-    def _task(self, order: Order, partition: int, keys: list[str], number: int) -> SimTask:
+    def _task(self, command: EpochCommand, partition: int, keys: list[str], number: int) -> SimTask:
         query = self.query
-        return SimTask(query, order, TaskName(partition, number), keys)
+        return SimTask(query, command, TaskName(partition, number), keys)
 
     def source_tasks(self) -> int:
         return 0
@@ -219,7 +235,7 @@ class SimTask:
     """One attempt of one task in one epoch."""
 
     query: SimQuery
-    order: Order
+    command: EpochCommand
     name: TaskName
     keys: list[str]
 
@@ -242,27 +258,27 @@ class SimTask:
 
     def _restored(self) -> dict[str, int]:
         """The counts before this epoch; of files that were read before, from memory."""
-        files = self.order.files.get(self.name.partition, ())
+        files = self.command.files.get(self.name.partition, ())
         paths = tuple(file.path for file in files)
         known, counts = self.query.stores.get(self.name.partition, ((), {}))
         if known != paths[: len(known)]:
             known, counts = (), {}
         counts = dict(counts)
         for file in files[len(known) :]:
-            counts.update(read_counts(self.order, file, self.query.engine.input.groups))
+            counts.update(read_counts(self.command.storage, file, self.query.engine.input.groups))
         self.query.stores[self.name.partition] = (paths, counts)
         return counts
 
     def _snapshot(self, counts: Mapping[str, int]) -> StateFile:
         changed = {key: counts[key] for key in sorted(set(self.keys))}
         groups = [self.query.engine.input.groups[key] for key in changed]
-        number, epoch = self.name.attempt, self.order.epoch
+        number, epoch = self.name.attempt, self.command.epoch
         path = (
-            f"state/{self.order.attempt}/0-{self.name.partition}-{epoch}-{number}-"
+            f"state/{self.command.attempt}/0-{self.name.partition}-{epoch}-{number}-"
             f"{uuid.uuid4().hex[:6]}.json"
         )
         data = json.dumps(changed).encode()
-        storage_of(self.order.storage).put(path, data)
+        storage_of(self.command.storage).put(path, data)
         return StateFile(
             path=path,
             length=len(data),
@@ -273,24 +289,24 @@ class SimTask:
             first_group=min(groups),
             last_group=max(groups),
             operators=(COUNT,),
-            lineage=((self.order.line, epoch),),
+            lineage=((self.command.line, epoch),),
         )
 
     def _write(self, op: Operator, rows: list[tuple[str, int]]) -> bytes | None:
-        order = self.order
+        command = self.command
         assert op.input_type is not None
         ctx = WriterContext(
-            order.job,
-            order.job_id,
+            command.job,
+            command.job_id,
             op.uid,
-            order.attempt,
-            order.epoch,
+            command.attempt,
+            command.epoch,
             self.name.partition,
             self.name.attempt,
             op.input_type,
-            order.storage,
-            order.directory_id,
-            order.nonce,
+            command.storage,
+            command.directory_id,
+            command.nonce,
         )
         writer = op.function.writer(ctx)
         try:
@@ -306,13 +322,54 @@ class SimTask:
         return handle
 
 
-def read_counts(order: Order, file: StateFile, groups: Mapping[str, int]) -> dict[str, int]:
+def read_counts(storage: StorageRef, file: StateFile, groups: Mapping[str, int]) -> dict[str, int]:
     """What a file holds for the partition that it was clipped for."""
-    data = storage_of(order.storage).get(file.path)
+    data = read_state(storage, file)
     counts: dict[str, int] = json.loads(data)
     return {
         key: n for key, n in counts.items() if file.first_group <= groups[key] <= file.last_group
     }
+
+
+def taken_in(
+    task: IntakeTask, plan: Plan, groups: Mapping[str, int]
+) -> tuple[list[StateFile], list[StateSchema]]:
+    """Write the counts of a partition anew as `IntakeTask` does, in the format of these tasks."""
+    parallelism = plan.levels[0].parallelism
+    stored = task.stored.get(_SCHEMA.id)
+    assert parallelism is not None
+    if stored is None:
+        return [], [_SCHEMA]
+    span = group_range(task.partition, parallelism, plan.max_parallelism)
+    counts = counts_in(stored.storage, clip_files(stored.files, {COUNT: span}), groups)
+    if not counts:
+        return [], [_SCHEMA]
+    path = f"state/{task.attempt}/taken-{task.partition}-{uuid.uuid4().hex}.json"
+    data = json.dumps(counts).encode()
+    storage_of(task.target).put(path, data)
+    file = StateFile(
+        path=path,
+        length=len(data),
+        digest=digest(data),
+        rows=len(counts),
+        first_epoch=task.epoch,
+        last_epoch=task.epoch,
+        first_group=span[0],
+        last_group=span[1],
+        operators=(COUNT,),
+        lineage=((task.line, task.epoch),),
+    )
+    return [file], [_SCHEMA]
+
+
+def counts_in(
+    storage: StorageRef, files: Sequence[StateFile], groups: Mapping[str, int]
+) -> dict[str, int]:
+    """What files hold together, as `clip_files` gives them."""
+    counts: dict[str, int] = {}
+    for file in files:
+        counts |= read_counts(storage, file, groups)
+    return counts
 
 
 def merged(task: MergeTask) -> StateFile:

@@ -35,8 +35,14 @@ class Directory:
     def get(cls) -> Path:
         if cls.path is None:
             cls.path = Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
-            atexit.register(shutil.rmtree, cls.path, ignore_errors=True)
+            atexit.register(cls.remove)  # which processes that were forked have to do themselves
         return cls.path
+
+    @classmethod
+    def remove(cls) -> None:
+        if cls.path is not None:
+            shutil.rmtree(cls.path, ignore_errors=True)
+            cls.path = None
 
 
 class SimulatedFiles(FileSink):

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from simulation.engine import SOURCE, Record
 from simulation.world import SimStorage
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest, decode
 from turnback.job.directory import JobDirectory
+from turnback.job.request import RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.snapshot.find import ResumePoint
+from turnback.snapshot.metadata import SavepointMetadata
 
 Row = tuple[str, int]
+_RESULT = re.compile(r"ops/([^/.]+)\.result\.json")
 _SLOT = re.compile(r"checkpoints/chk-([0-9]+)\.json")
+
+
+decoded = lru_cache(maxsize=1024)(decode)
+"""What a slot of a log holds; slots are read again and again, and nobody changes what they hold."""
 
 
 def kind_of(uid: str) -> str:
@@ -26,8 +36,9 @@ def kind_of(uid: str) -> str:
     return uid.partition(".")[0]
 
 
-def offset_of(manifest: Manifest) -> int:
-    return int(manifest.sources[SOURCE].offset or 0)
+def offset_of(snapshot: Manifest | SavepointMetadata) -> int:
+    position = snapshot.sources.get(SOURCE)  # there is none before the first epoch
+    return int(position.offset or 0) if position is not None else 0
 
 
 @dataclass
@@ -63,6 +74,17 @@ class Promise:
             promise = promise.parent
 
 
+def _drop(newest: Promise, transactions: Mapping[str, Collection[bytes]]) -> None:
+    """Note that some of what a checkpoint promises is left out.
+
+    With its own output it promises what was still open of checkpoints before it.
+    """
+    for promise in newest.line():
+        for uid, some in transactions.items():
+            if set(some) & set(promise.manifest.transactions.get(uid, ())):
+                promise.left_out.add(kind_of(uid))
+
+
 class History:
     """All checkpoints of a run, in whichever job directory."""
 
@@ -75,9 +97,13 @@ class History:
         self.counts = dict(counts)
         self._all: list[Promise] = []
         self._known: dict[str, dict[int, Promise]] = {}
+        self.wrong: list[str] = []
+        """What was seen that must never be."""
+        self._saved: dict[str, Promise] = {}
+        """By directory, what a savepoint was made from."""
 
     def watch(self, root: str, storage: SimStorage) -> None:
-        """Note what is written into the log of a job."""
+        """Note what is written into the log of a job, and how requests to it end."""
         storage.on_new = lambda path, data: self._note(root, storage, path, data)
 
     def copy(self, root: str, to: str) -> None:
@@ -103,18 +129,28 @@ class History:
         if started is None or started.checkpoint not in known:
             return set()
         newest = known[started.checkpoint]
-        # With its own output it promises what was still open of checkpoints before it.
         open = CheckpointLog(storage.inner).uncommitted(newest.manifest)
         lost = open.keys() - uids
-        for promise in newest.line() if allowed else ():
-            for uid in lost:
-                if set(open[uid]) & set(promise.manifest.transactions.get(uid, ())):
-                    promise.left_out.add(kind_of(uid))
+        if allowed:
+            _drop(newest, {uid: open[uid] for uid in lost})
         return lost
 
-    def least(self, root: str, number: int, kind: str) -> Counter[Row]:
-        """The rows that a sink must have when the job has ended with a checkpoint."""
-        line = list(self._known[root][number].line())
+    def drop_newest(self, root: str, storage: SimStorage) -> None:
+        """Note that what the newest checkpoint promises may have been aborted by hand."""
+        newest = CheckpointLog(storage.inner).latest()
+        if newest is not None:
+            _drop(self._known[root][newest.number], newest.transactions)
+
+    def end(self, root: str, point: ResumePoint) -> Promise:
+        """What a job has ended with: a checkpoint, or the savepoint that it was started from."""
+        if point.manifest is not None:
+            return self._known[root][point.manifest.number]
+        assert point.snapshot is not None
+        return self._saved[point.snapshot]
+
+    def least(self, end: Promise, kind: str) -> Counter[Row]:
+        """The rows that a sink must have when the job has ended with this."""
+        line = list(end.line())
         assert line[0].upto == len(self.rows), "the job has not come to its end"
         promises = (p for p in line if kind in p.sinks and kind not in p.left_out)
         return Counter(row for p in promises for row in self.rows[p.first : p.upto])
@@ -130,15 +166,54 @@ class History:
     def has_left_out(self) -> bool:
         return any(promise.left_out for promise in self._all)
 
+    def save(self, path: str, metadata: SavepointMetadata) -> Promise | None:
+        """Note from what a savepoint was made; None if that was never seen."""
+        made_from = (metadata.checkpoint, metadata.attempt, metadata.epoch, offset_of(metadata))
+        for promise in reversed(self._all):
+            manifest = promise.manifest
+            if made_from == (manifest.number, manifest.attempt, manifest.epoch, promise.upto):
+                return self._saved.setdefault(path, promise)
+        return None
+
+    def counts_upto(self, offset: int) -> dict[str, int]:
+        """The counts after a part of the input."""
+        return dict(self.rows[:offset])
+
+    def _parent(self, root: str, storage: SimStorage, manifest: Manifest) -> Promise | None:
+        """The checkpoint that another one goes on from, perhaps by way of a savepoint."""
+        if manifest.parent is not None:
+            return self._known[root][manifest.parent]
+        started = JobDirectory(storage.inner, "job").attempt(manifest.attempt)
+        if started is None:
+            return None
+        if started.checkpoint is not None:  # from before a fresh start
+            return self._known[root][started.checkpoint]
+        return None if started.snapshot is None else self._saved[started.snapshot]
+
+    def _check_result(self, storage: SimStorage, id: str) -> None:
+        """Hold the result of a request against what there is in this moment."""
+        requests = Requests(storage.inner)
+        request = requests.get(id)
+        result = requests.result(id)
+        assert request is not None and result is not None
+        if result.error is not None and "is not in memory" in result.error:
+            self.wrong.append(f"files of a checkpoint were gone: {result.error}")
+        ends = request.kind is not RequestKind.SAVEPOINT
+        if ends and result.state is RequestState.COMPLETED and result.checkpoint is not None:
+            newest = CheckpointLog(storage.inner).latest()
+            if newest is None or newest.number != result.checkpoint:
+                self.wrong.append(f"{newest} came after the end with chk-{result.checkpoint}")
+
     def _note(self, root: str, storage: SimStorage, path: str, data: bytes) -> None:
-        match = _SLOT.fullmatch(path)
-        if match is None:
+        if match := _RESULT.fullmatch(path):
+            self._check_result(storage, match[1])
+        if not _SLOT.fullmatch(path):
             return
-        slot = decode(data, path)
+        slot = decoded(data, path)
         # A late write may land in the slot of a checkpoint that was dropped; nobody goes by it.
         if isinstance(slot, Manifest) and slot.number == CheckpointLog(storage.inner).numbers()[-1]:
             known = self._known.setdefault(root, {})
-            parent = None if slot.parent is None else known[slot.parent]
+            parent = self._parent(root, storage, slot)
             kinds = frozenset(kind_of(op.uid) for op in slot.operators if op.kind == "sink")
             known[slot.number] = Promise(slot, parent, kinds)
             self._all.append(known[slot.number])

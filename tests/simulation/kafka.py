@@ -123,11 +123,6 @@ class SimulatedKafka(KafkaSink):
         return Kafka.sinks[mine].committer(ctx)
 
 
-class KafkaThread(SimThread):
-    def is_alive(self) -> bool:
-        return self._actor is not None and not self._actor.run.dead
-
-
 def draw(seed: int) -> tuple[str, ...]:
     """The sinks to Kafka that a seed has; apart from all else that it decides."""
     rng = random.Random(f"kafka {seed}")
@@ -191,8 +186,8 @@ def simulated_kafka(world: World) -> Iterator[None]:
     def client(kind: Any) -> Callable[[dict[str, Any]], Any]:
         return lambda settings: kind(Kafka.broker, network, settings)
 
-    def thread(target: Callable[[], None], name: str, daemon: bool) -> KafkaThread:
-        return KafkaThread(world, target, name, daemon)
+    def thread(target: Callable[[], None], name: str, daemon: bool) -> SimThread:
+        return SimThread(world, target, name, daemon)
 
     kafka_records._FOUND.clear()
     kafka_records._LIMITS.clear()

@@ -10,8 +10,9 @@ from unittest import mock
 
 from simulation.kafka_plants import KAFKA_PLANTS
 from simulation.redis_plants import LAYOUTS, REDIS_PLANTS
+from simulation.savepoint_plants import FRESH_PLANTS, SAVEPOINT_PLANTS
 from simulation.sql_plants import SQL_PLANTS
-from simulation.table_plants import TABLE_PLANTS, TABLES
+from simulation.table_plants import DELTA, ICEBERG, TABLE_PLANTS, TABLES
 from simulation.targets import TwoPhaseModel, WriteAheadModel, ask, identity, target
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.protocol import CommitProtocol
@@ -157,6 +158,8 @@ PLANTS: dict[str, Callable[[], Any]] = {
     **KAFKA_PLANTS,
     **REDIS_PLANTS,
     **TABLE_PLANTS,
+    **SAVEPOINT_PLANTS,
+    **FRESH_PLANTS,
     **{name: plant for name, (plant, _) in SQL_PLANTS.items()},
 }
 SINKS: dict[str, Sequence[str]] = {
@@ -169,6 +172,11 @@ SINKS: dict[str, Sequence[str]] = {
     **dict.fromkeys(KAFKA_PLANTS, ("kafka",)),
     **dict.fromkeys(REDIS_PLANTS, LAYOUTS),
     **dict.fromkeys(TABLE_PLANTS, TABLES),
+    "table-two-commits": DELTA,
+    "iceberg-marks-alone": ICEBERG,
+    "iceberg-rebases": ICEBERG,
+    **dict.fromkeys(SAVEPOINT_PLANTS, ("two-phase", "write-ahead")),
+    "fresh-leaves-prepared": ("postgres", "mariadb"),
     **{name: sinks for name, (_, sinks) in SQL_PLANTS.items()},
 }
 """The sinks that a program needs to have the defect; those of others are any."""
@@ -176,14 +184,64 @@ HANDED_OVER = frozenset({"sql-no-owner", "sql-takes-over-promises", "redis-no-ow
 """The defects that only show where a target is handed over: stories have that more often."""
 UPGRADED = frozenset({"renamed-not-committed", "loss-unasked", "renamed-published-again"})
 """Those that only show where a sink is renamed."""
-TURNED_BACK = frozenset({"roll-back-before-start"})
+TURNED_BACK = frozenset({"roll-back-before-start", "table-no-fence"})
 """Those that only show where a job is turned back."""
 
 RESTORED = frozenset({"redis-restored-claim"})
 """Those that only show where a job directory is restored from a backup."""
 
+ANEW = frozenset(FRESH_PLANTS)
+"""Those that only show where a job is started afresh."""
+
+SAVED = frozenset({*SAVEPOINT_PLANTS, *FRESH_PLANTS})
+"""Those that only show where drivers serve requests."""
+
+ABORTED = frozenset({"table-aborts-blindly"})
+"""Those that only show where promised output is aborted by hand."""
+
+FOCUS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "kafka-writes-without-looking": ("kafka: commit", ("lost reply", "late")),
+    "redis-restored-claim": ("put state/", ("kill",)),
+    "redis-no-version": ("redis: EVALSHA", ("late", "pause")),
+    "redis-no-owner": ("redis: EVALSHA", ("late", "pause")),
+    "savepoint-writers-alike": (" files/", ("pause",)),
+    "table-aborts-blindly": (": commit", ("kill after", "lost reply")),
+    "table-no-fence": (".inprogress", ("pause",)),
+    "iceberg-marks-alone": ("iceberg: commit", ("pause",)),
+    "iceberg-rebases": ("iceberg: commit", ("pause", "lost reply")),
+}
+"""Those that need one kind of failure in one place: stories have that often, and no other."""
+
 MOVED = frozenset({"forgets-where-staged"})
 """Those that only show where a job directory is moved."""
+
+NOTICED_BY = {
+    "commit-before-manifest": 15,
+    "discards-what-waits": 15,
+    "failed-commits-recorded": 15,
+    "forgets-where-staged": 29,
+    "iceberg-marks-alone": 30,
+    "kafka-lost-line-counts": 24,
+    "kafka-offsets-only": 30,
+    "kafka-unknown-is-done": 21,
+    "loss-unasked": 49,
+    "no-compare-at-publish": 15,
+    "no-fence": 8,
+    "redis-no-version": 38,
+    "redis-stray-claims": 64,
+    "renamed-published-again": 36,
+    "savepoint-files-deleted": 27,
+    "savepoint-without-positions": 23,
+    "sql-no-owner": 10,
+    "sql-no-progress": 49,
+    "sql-two-transactions": 51,
+    "table-no-fence": 43,
+    "task-rolls-back-copies": 16,
+}
+"""A seed known to notice a defect, where the search for one begins; 0 for all others.
+
+It is that at which `python -m simulation --plant NAME` stops.
+"""
 
 
 @contextmanager

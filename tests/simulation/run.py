@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,36 +17,61 @@ from simulation import kafka as simulated_broker
 from simulation import redis as simulated_redis
 from simulation import tables as simulated_lake
 from simulation.databases import simulated_databases
-from simulation.driver import Driver, Program, context_with, groups_of, job_spec, make_sink
-from simulation.engine import Input
+from simulation.driver import FORK, Driver, Program, context_with, groups_of, job_spec, make_sink
+from simulation.engine import COUNT, Input, counts_in
 from simulation.files import simulated_files
-from simulation.history import History, Row, kind_of, offset_of
+from simulation.history import History, Promise, Row, decoded, kind_of, offset_of
 from simulation.kafka import simulated_kafka
-from simulation.plants import HANDED_OVER, MOVED, RESTORED, SINKS, TURNED_BACK, UPGRADED, planted
+from simulation.plants import (
+    ABORTED,
+    ANEW,
+    FOCUS,
+    HANDED_OVER,
+    MOVED,
+    RESTORED,
+    SAVED,
+    SINKS,
+    TURNED_BACK,
+    UPGRADED,
+    planted,
+)
 from simulation.redis import simulated_redis as redis_patches
 from simulation.tables import simulated_tables
 from simulation.targets import KINDS, Targets, target
 from simulation.threads import simulated
 from simulation.world import Process, SimStorage, World
+from turnback.checkpoint import log as checkpoint_log
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.config.checkpointing import CheckpointSettings
+from turnback.config.checkpointing import CheckpointSettings, SavepointFormat
 from turnback.driver import job as driver_job
+from turnback.driver import restore_plan
 from turnback.driver import runner as driver_runner
+from turnback.driver import savepoints as driver_savepoints
 from turnback.errors import IncompatibleStateError, TurnbackError
-from turnback.job.directory import JobDirectory
+from turnback.job.catalog import SavepointCatalog
+from turnback.job.directory import AttemptInfo, JobDirectory
+from turnback.job.request import RequestKind, RequestSpec
+from turnback.job.requests import Requests
 from turnback.operations import transactions
 from turnback.operations.transactions import Action, settle
 from turnback.sinks.base import directory_digest
 from turnback.sinks.staged_elements import StagedTask
+from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import resume_point
+from turnback.snapshot.metadata import SavepointMetadata
+from turnback.snapshot.snapshot import Snapshot, verify_snapshot
 from turnback.state import files as state_files
+from turnback.state.files import StorageRef, clip_files
 from turnback.storage import open as storage_open
 from turnback.views.job import Job
 
 _MOST_STEPS = 1500
 _MOST_DRIVERS = 10
 _KEYS = ("a", "b", "c", "d")
+_SERVED = 0.4
+"""The share of seeds in which drivers serve requests."""
+_FORK_DRIVERS = 2
 _GROUPS: dict[str, int] = {}
 
 
@@ -72,6 +98,9 @@ class Run:
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
+        if self.plant in FOCUS:
+            place, kinds = FOCUS[self.plant]
+            self.world.faults = replace(self.world.faults, focus=(place,), kinds=kinds, left=8)
         rng = self.world.rng
         keys = _KEYS[: rng.randint(1, 4)]
         records = [(rng.choice(keys), place) for place in range(rng.randint(4, 32))]
@@ -99,6 +128,14 @@ class Run:
             tolerable_failures=rng.choice((0, 2)),
             max_concurrent=rng.randint(1, 2),
         )
+        draws = random.Random(f"savepoints {self.seed}")
+        self.serves = self.plant in SAVED or draws.random() < _SERVED
+        if self.plant in RESTORED:
+            self.serves = False
+        """Whether drivers serve requests, and the job may be started from savepoints and anew."""
+        self.most_drivers = 0
+        self.asked = 0
+        """For how many savepoints somebody has asked."""
         self.storages: dict[str, SimStorage] = {}
         self.drivers: list[Driver] = []
         self.by_hand: dict[str, str] = {}
@@ -155,29 +192,36 @@ class Run:
             # The same in every process, or a seed would not tell the same story.
             patches.enter_context(mock.patch.object(driver_runner, "getpid", lambda: 1))
             patches.enter_context(mock.patch("importlib.metadata.version", lambda name: "1"))
-            patches.enter_context(mock.patch.object(driver_job, "version", lambda name: "1"))
+            for module in (driver_job, driver_savepoints):
+                patches.enter_context(mock.patch.object(module, "version", lambda name: "1"))
+            patches.enter_context(mock.patch.object(checkpoint_log, "decode", decoded))
+            # Simulated tasks do not read it, and it takes longer than all else that a start does.
+            patches.enter_context(mock.patch.object(restore_plan, "pickled", lambda *_: b""))
             state_files._opened.cache_clear()
             try:
                 self._live_through_faults()
                 self._finish()
                 self._check()
+                if self.serves:
+                    self._fork()
             finally:
                 state_files._opened.cache_clear()
-                for root in (self._original, f"{self._original}-copy"):
-                    storage_open._ROOTS.pop(root, None)
+                for place in ("", "-copy", "-fork", "-savepoints"):
+                    storage_open._ROOTS.pop(self._original + place, None)
 
     # -- the operator
 
     def _live_through_faults(self) -> None:
         world = self.world
         rng = world.rng
-        most_drivers = rng.randint(2, 7)
-        restlessness = rng.choice((0.0, 0.005, 0.02))
+        self.most_drivers = 7 if self.plant in RESTORED else rng.randint(2, 7)
+        is_restless = self.plant in {*SAVED, *RESTORED}
+        restlessness = 0.03 if is_restless else rng.choice((0.0, 0.005, 0.02))
         while world.steps < _MOST_STEPS:
             running = [d for d in self.drivers if world.is_running(d.process)]
             awake = [d for d in running if d.process.asleep_until <= world.steps]
             if not awake:
-                if len(self.drivers) >= most_drivers:
+                if len(self.drivers) >= self.most_drivers:
                     return
                 self._change_place()
                 self._start()
@@ -194,6 +238,9 @@ class Run:
         if self._redis and world.rng.random() < 0.3:
             # Without that note, whoever comes first has the keys: also a job that has lost them.
             simulated_redis.disturb(world, may_forget=not self.take_over)
+            return
+        if self.serves and world.rng.random() < (0.8 if self.plant in SAVED else 0.5):
+            self._ask()
             return
         what = world.rng.choice(("kill", "pause", "second", "clock", "backup"))
         if self.plant in RESTORED and self.backup is None:
@@ -231,27 +278,61 @@ class Run:
             for transaction in transactions
         )
 
-    def _start(self, start_from: int | None = None, *, turns_back: bool = True) -> Driver:
+    def _ask(self) -> None:
+        """Ask for a savepoint, and perhaps that the job ends with it."""
+        self.asked += 1
+        kind = self.world.rng.choice((RequestKind.SAVEPOINT, RequestKind.STOP))
+        spec = RequestSpec(
+            kind,
+            target=f"memory://{self._original}-savepoints/{self.asked}",
+            type=SavepointFormat.NATIVE,
+            savepoint=kind is RequestKind.STOP,
+        )
+        self.world.tell(f"== somebody asks for savepoint {self.asked}: {kind.value}")
+        if "job/job.json" in storage_open._ROOTS.get(self.root, {}):
+            Requests(self._job_storage().inner, self.world.clock).submit(spec)
+
+    def _start(self, start_from: str | int | None = None, *, turns_back: bool = True) -> Driver:
         world = self.world
         if self.drivers and world.rng.random() < 0.2:
             self.program = replace(self.program, parallelism=world.rng.randint(1, 3))
-        if self.drivers and not world.healthy and not self.restored:
+        if self.drivers and not world.healthy and not self.restored and not self._is_fork:
             self._upgrade()
         process = world.process(f"driver {len(self.drivers) + 1}")
-        if start_from is None and turns_back:
+        fresh = start_from is None and turns_back and self._begins_anew()
+        if start_from is None and turns_back and not fresh:
             start_from = self._older()
+        # As a supervisor does: what was asked of a driver that died is asked of the next one.
+        resumed = self.serves and not world.healthy and not fresh and start_from is None
         spec = job_spec(
             f"memory://{self.root}",
             self.settings,
             start_from=start_from,
+            fresh=fresh,
+            resumed=resumed and world.rng.random() < 0.5,
             take_over_sinks=self.take_over,
-            renames=dict(self.program.renames),
+            renames=self._renames_for(start_from),
             allow_non_restored_state=self.program.allow,
         )
-        driver = Driver(world, process, self.program, spec, self.input, self._on_attempt)
+        driver = Driver(
+            *(world, process, self.program, spec, self.input, self._on_attempt), serves=self.serves
+        )
+        driver.older = CheckpointLog(self._job_storage().inner).numbers() if fresh else []
         self.drivers.append(driver)
         driver.start()
         return driver
+
+    def _renames_for(self, start_from: str | int | None) -> dict[str, str]:
+        """Those of the program, as far as the savepoint has them that the job starts from."""
+        renames = dict(self.program.renames)
+        if start_from is None:
+            storage = self._job_storage().inner
+            point = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
+            start_from = point.snapshot if point is not None else None
+        if isinstance(start_from, str):
+            known = {operator.uid for operator in self._metadata(start_from).operators}
+            return {old: new for old, new in renames.items() if old in known}
+        return renames
 
     def _upgrade(self) -> None:
         """Now and then, go on with another program."""
@@ -310,21 +391,39 @@ class Run:
         program = driver.program
         uids = {*program.sinks, *(old for old, _ in program.renames)}
         storage = self._storage(f"{root}/job")
+        if driver.attempts == 1:
+            self._check_start(driver, JobDirectory(storage.inner, "job").attempt(attempt))
         lost = self.history.leave_out(root, storage, attempt, uids, program.allow)
         if lost and not program.allow:
             self.wrong.append(f"{driver.process.name} leaves output of {sorted(lost)} out unasked")
 
+    def _check_start(self, driver: Driver, recorded: AttemptInfo | None) -> None:
+        """Hold what the first attempt of a driver starts from against what it was told."""
+        told = driver.spec.start
+        if recorded is None:
+            return
+        here = recorded.checkpoint if recorded.snapshot is None else recorded.snapshot
+        if (told.fresh and here in driver.older) or told.start_from not in (None, here):
+            self.wrong.append(f"{driver.process.name} starts from {here}")
+
     def _change_place(self) -> None:
         """Now and then restore the job directory, or go on with a copy; no driver is awake."""
         rng = self.world.rng
-        if self.backup is not None and not self._never_turns_back and rng.random() < 0.5:
+        # As late as possible, if that matters: what is forgotten is worth more then.
+        is_time = self.plant not in RESTORED or len(self.drivers) == self.most_drivers - 1
+        may_restore = is_time and not self._never_turns_back
+        if self.backup is not None and may_restore and rng.random() < 0.5:
             self._restore(self.backup)
+            return
+        if self.plant in RESTORED:
             return
         wanted = rng.random() < (0.9 if self.plant in HANDED_OVER else 0.3)
         if wanted and len(self.program.sinks) == 1 and self.drivers:
             self._copy()
         elif self.drivers and rng.random() < (0.5 if self.plant in MOVED else 0.15):
             self._move()
+        elif self.drivers and rng.random() < (0.8 if self.plant in ABORTED else 0.08):
+            self._abort_by_hand()
 
     def _move(self) -> None:
         """Go on with the job directory in another place, whatever it has promised meanwhile."""
@@ -385,7 +484,7 @@ class Run:
             self._settle(self._original)
 
     def _start_and_hold_up(self) -> None:
-        """Start a driver that stands still as soon as a checkpoint of its promises rows.
+        """Start a driver that stands still as soon as a checkpoint of its promises rows, or before.
 
         Where nothing is promised, as tasks write at once, it does so at any time.
         """
@@ -393,27 +492,40 @@ class Run:
         driver = self._start(turns_back=not self._has_values)
         mine = driver.spec.root + "/job"
         while self.world.is_running(driver.process):
-            if self._promised_by(mine) or (self._redis and self.world.rng.random() < 0.02):
+            is_server = self._redis or self._databases
+            if self._promised_by(mine) or (is_server and self.world.rng.random() < 0.02):
                 self.world.tell(f"== {driver.process.name} is paused")
                 self.world.pause(driver.process, self.world.rng.choice((100, 1000)))
                 return
             self.world.step()
 
-    def _settle(self, root: str) -> None:
+    def _abort_by_hand(self) -> None:
+        """Drop what the job has promised, so that it goes on without it."""
+        storage = self._job_storage()
+        newest = CheckpointLog(storage.inner).latest()
+        if newest is None or not CheckpointLog(storage.inner).uncommitted(newest):
+            return
+        process = self._settle(self.root, Action.ABORT)
+        while self.world.is_running(process):
+            self.world.step()
+        self.history.drop_newest(self.root, storage)
+
+    def _settle(self, root: str, action: Action = Action.COMMIT) -> Process:
         """Settle by hand what a job has left, such as in a target that a copy is to take over."""
         sinks = {uid: make_sink(kind_of(uid)) for uid in sorted(self.uids)}
 
         def run() -> None:
             directory = JobDirectory(self._storage(f"{root}/job"), "job")
             try:
-                settle(Job(directory), Action.COMMIT, sinks, force=True)
+                settle(Job(directory), action, sinks, force=True)
             except TurnbackError as error:
                 self.world.tell(f"== it cannot be settled: {error}")
 
-        self.world.tell(f"== what {root} has left is settled by hand")
+        self.world.tell(f"== what {root} has left is settled by hand: {action.value}")
         process = self.world.process(f"by hand {len(self.by_hand) + 1}")
         self.by_hand[process.name] = f"memory://{root}/job"
         self.world.spawn(process.name, process, run)
+        return process
 
     def _here(self) -> int:
         """The offset of the input from which the job would go on."""
@@ -430,26 +542,48 @@ class Run:
         done = [m for m in log.scan().manifests if not log.uncommitted(m)]
         return min(self._here(), offset_of(done[-1]) if done else 0)
 
-    def _older(self) -> int | None:
-        """Now and then, an older checkpoint to turn the job back to."""
+    def _begins_anew(self) -> bool:
+        """Whether the job is started afresh, which happens now and then."""
+        if not self.serves or self.world.healthy or self._never_turns_back or not self.drivers:
+            return False
+        if self.world.rng.random() > (0.3 if self.plant in ANEW else 0.08):
+            return False
+        self.turned_back = True
+        return True
+
+    def _older(self) -> str | int | None:
+        """Now and then, an older checkpoint or a savepoint to turn the job back to."""
         rng = self.world.rng
         if self.world.healthy or self._never_turns_back:
             return None
         if rng.random() > (0.9 if self.plant in TURNED_BACK else 0.5):
             return None
         log = CheckpointLog(self._job_storage().inner)
-        manifests = log.scan().manifests[:-1]
+        points: list[tuple[str | int, int]] = [
+            (manifest.number, offset_of(manifest)) for manifest in log.scan().manifests[:-1]
+        ]
+        points += [(path, promise.upto) for path, promise in self._savepoints(self.root)]
         if self._has_values:
             # A target of values cannot be turned forward: nothing writes the newer ones again.
             if any(self.world.is_running(driver.process) for driver in self.drivers):
                 return None
             # What is promised behind the settled ones is rolled back, and not there either.
-            manifests = tuple(m for m in manifests if offset_of(m) <= self._settled())
-        if not manifests:
+            settled = self._settled()
+            points = [(point, upto) for point, upto in points if upto <= settled]
+        if not points:
             return None
-        chosen = rng.choice(manifests)
         self.turned_back = True
-        return chosen.number
+        return rng.choice(points)[0]
+
+    def _savepoints(self, root: str) -> list[tuple[str, Promise]]:
+        """Where the savepoints of a job are, and what they were made from."""
+        entries = SavepointCatalog(self._storage(f"{root}/job").inner).list() if self.asked else []
+        found = [(e.path, self.history.save(e.path, self._metadata(e.path))) for e in entries]
+        return [(path, promise) for path, promise in found if promise is not None]
+
+    def _metadata(self, savepoint: str) -> SavepointMetadata:
+        storage = self._storage(savepoint.removeprefix("memory://"))
+        return SavepointDirectory(storage.inner).load()
 
     @property
     def _has_values(self) -> bool:
@@ -484,11 +618,19 @@ class Run:
         if self.restored and "are lost" in str(driver.failure):
             # What the backup promises was rolled back since. The message says what to do.
             driver = self._go_back_until_nothing_is_lost()
+        if "unpublished files there" in str(driver.outcome):
+            # They are of a job that nobody knows any more. The message says what to do.
+            simulated_lake.remove_staged(self.kinds_played)
+            driver = self._run_to_its_end()
         if driver.outcome != "finished":
             raise WrongOutcomeError(f"the last driver could not finish the job: {driver.outcome!r}")
         if set(self.kinds_played) - set(self.program.kinds) or self.history.has_left_out():
             # Sinks that are gone, and what was left out, are settled by nobody else.
             self._settle_to_the_end()
+
+    @property
+    def _is_fork(self) -> bool:
+        return self.root.endswith("-fork")
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -509,7 +651,7 @@ class Run:
         while self.world.step():
             pass
 
-    def _run_to_its_end(self, start_from: int | None = None) -> Driver:
+    def _run_to_its_end(self, start_from: str | int | None = None) -> Driver:
         driver = self._start(start_from)
         while self.world.step():
             pass
@@ -556,23 +698,72 @@ class Run:
     def _check(self) -> None:
         log = CheckpointLog(self._job_storage().inner)
         point = resume_point(log, JobDirectory(self._job_storage().inner, "job"))
-        assert point is not None and point.manifest is not None
+        assert point is not None
+        end = self.history.end(self.root, point)
         for kind in self.kinds_played:
-            least = self.history.least(self.root, point.manifest.number, kind)
-            self._check_sink(kind, least, self.history.most(kind))
-        if self.wrong:
-            raise WrongOutcomeError(f"{self.wrong}")
+            self._check_sink(kind, self.history.least(end, kind), self.history.most(kind))
+        if self.wrong or self.history.wrong:
+            raise WrongOutcomeError(f"{self.wrong + self.history.wrong}")
+        for path, promise in self._savepoints(self.root):
+            self._check_savepoint(path, promise)
         if self._databases and (intruders := databases.intruders()):
             raise WrongOutcomeError(f"written into tables of other jobs: {intruders}")
         if self._databases and (robbed := databases.robbed()):
             raise WrongOutcomeError(f"taken over in spite of promised rows: {robbed}")
         if self._redis and (intruders := simulated_redis.intruders()):
             raise WrongOutcomeError(f"written over keys of other jobs: {intruders}")
-        if log.uncommitted(point.manifest):
+        if point.manifest is not None and log.uncommitted(point.manifest):
             raise WrongOutcomeError("the newest checkpoint has promised output that is not there")
         staged = [p for p in self._job_storage().inner.list("sinks") if p.endswith(".arrow")]
         if staged and not self.restored:
             raise WrongOutcomeError(f"left staged: {staged}")
+
+    def _check_savepoint(self, path: str, promise: Promise) -> None:
+        """It is complete, and has the state after a part of the input."""
+        metadata = self._metadata(path)
+        snapshot = Snapshot(metadata, StorageRef(path))
+        if problems := verify_snapshot(snapshot):
+            raise WrongOutcomeError(f"{path} is damaged: {problems}")
+        files = clip_files(metadata.native, {COUNT: (0, metadata.max_parallelism - 1)})
+        counts = counts_in(snapshot.storage, files, self.input.groups)
+        wanted = self.history.counts_upto(promise.upto)
+        if counts != wanted:
+            raise WrongOutcomeError(f"{path} has the counts {counts}, not {wanted}")
+
+    # -- a fork
+
+    def _fork(self) -> None:
+        """Start another job from a savepoint, which writes elsewhere, and let it end."""
+        savepoints = self._savepoints(self.root)
+        if not savepoints:
+            return
+        world = self.world
+        world.tell("== a fork is started from a savepoint")
+        chosen, promise = world.rng.choice(savepoints)
+        self.root = f"{self._original}-fork"
+        self.program = Program(tuple(f"{FORK}{kind}" for kind in KINDS), world.rng.randint(1, 3))
+        self.take_over = False
+        world.healthy = False
+        world.faults.left = world.rng.randint(0, 3)
+        for _ in range(_FORK_DRIVERS):
+            driver = self._start(self._start_of_fork(chosen), turns_back=False)
+            while world.is_running(driver.process) and world.step():
+                pass
+        world.end_faults()
+        while world.step():
+            pass
+        driver = self._run_to_its_end(self._start_of_fork(chosen))
+        if driver.outcome != "finished":
+            raise WrongOutcomeError(f"the fork could not finish: {driver.outcome!r}")
+        for kind in self.program.sinks:
+            rows = Counter(self.history.rows[promise.upto :])
+            self._check_sink(kind, rows, self.history.most(kind))
+
+    def _start_of_fork(self, savepoint: str) -> str | None:
+        """The savepoint, until the fork has a start of its own to go on from."""
+        storage = self._job_storage().inner
+        begun = resume_point(CheckpointLog(storage), JobDirectory(storage, "job"))
+        return savepoint if begun is None else None
 
     def _check_sink(self, kind: str, least: Counter[Row], most: Counter[Row]) -> None:
         """What a sink shows has to be what was promised to it."""

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -490,40 +490,56 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda value, other: value is not None and value < other,
     ">": lambda value, other: value is not None and value > other,
 }
+Test = Callable[[Row], bool]
+_PLAIN = re.compile(r"(\w+) (=|<>|<=|<|>) %s")
+_AMONG = re.compile(r"(\w+) IN \(([%s, ]+)\)")
 _EITHER = re.compile(r"\((\w+) = %s OR LEFT\((\w+), (\d+)\) = %s\)")
 _BEGINS = re.compile(r"LEFT\((\w+), (\d+)\) = %s")
-_AMONG = re.compile(r"(\w+) IN \(([%s, ]+)\)")
-_PLAIN = re.compile(r"(\w+) (=|<>|<=|<|>) %s")
 
 
-def condition(where: str, parameters: Parameters) -> Callable[[Row], bool]:
+def condition(where: str, parameters: Parameters) -> Test:
     """What follows WHERE, as a function of a row."""
     values = iter(parameters)
-    terms: list[Callable[[Row], bool]] = []
-    for term in where.split(" AND "):
-        terms.append(_term(term, values))
-    return lambda row: all(holds(row) for holds in terms)
+    tests = [bind(values) for bind in _terms(where)]
+    if len(tests) == 1:
+        return tests[0]
+    return lambda row: all(holds(row) for holds in tests)
 
 
-def _term(term: str, values: Iterator[Any]) -> Callable[[Row], bool]:
+@lru_cache(maxsize=256)
+def _terms(where: str) -> list[Callable[[Iterator[Any]], Test]]:
+    """For each term, what makes a test of it, given the values of all that follow."""
+    return [_term(term) for term in where.split(" AND ")]
+
+
+def _term(term: str) -> Callable[[Iterator[Any]], Test]:
     if match := _PLAIN.fullmatch(term):
-        column, sign = match.groups()
-        value = next(values)
-        compare = _COMPARED[sign]
-        return lambda row: compare(row[column], value)
+        return partial(_compares, match[1], _COMPARED[match[2]])
     if match := _AMONG.fullmatch(term):
-        column = match[1]
-        among = [next(values) for _ in match[2].split(", ")]
-        return lambda row: row[column] in among
+        return partial(_is_among, match[1], len(match[2].split(", ")))
     if match := _EITHER.fullmatch(term):
-        column = match[1]
-        length = int(match[3])
-        whole = next(values)
-        start = next(values)
-        return lambda row: row[column] == whole or row[column][:length] == start
+        return partial(_is_or_begins, match[1], int(match[3]))
     if match := _BEGINS.fullmatch(term):
-        begun = match[1]
-        size = int(match[2])
-        beginning = next(values)
-        return lambda row: row[begun][:size] == beginning
+        return partial(_begins, match[1], int(match[2]))
     raise NotImplementedError(f"the simulated server does not know: {term}")
+
+
+def _compares(column: str, compare: Callable[[Any, Any], bool], values: Iterator[Any]) -> Test:
+    value = next(values)
+    return lambda row: compare(row[column], value)
+
+
+def _is_among(column: str, count: int, values: Iterator[Any]) -> Test:
+    among = [next(values) for _ in range(count)]
+    return lambda row: row[column] in among
+
+
+def _is_or_begins(column: str, length: int, values: Iterator[Any]) -> Test:
+    whole = next(values)
+    start = next(values)
+    return lambda row: row[column] == whole or row[column][:length] == start
+
+
+def _begins(column: str, length: int, values: Iterator[Any]) -> Test:
+    start = next(values)
+    return lambda row: row[column][:length] == start

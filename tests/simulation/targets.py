@@ -39,7 +39,7 @@ class Target:
         committed: The transactions whose rows are visible.
         versions: What it remembers for each job: a version, and the driver that wrote it.
         values: The newest value of each key, with the job and version that wrote it.
-        drivers: The newest attempt of each job that has claimed it, and its driver.
+        drivers: The newest attempt of each job directory that has claimed it, and its driver.
         owner: The job directory it belongs to.
     """
 
@@ -90,10 +90,10 @@ class _Owned:
 
     name: str
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         self._checked(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         seen = self._checked(ctx)
         assert ctx.attempts is not None
         attempt, driver = seen[1]
@@ -107,13 +107,13 @@ class _Owned:
                 self._forget(place, ctx)
             place.owner = ctx.job_directory
             if ctx.attempt:
-                place.drivers[job_of(ctx)] = (ctx.attempt, ctx.nonce)
+                place.drivers[ctx.directory_id] = (ctx.attempt, ctx.nonce)
 
         ask(f"{self.name}: claim", claim)
 
     def _state(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
         place = target(self.name)
-        return place.owner, place.drivers.get(job_of(ctx), (0, ""))
+        return place.owner, place.drivers.get(ctx.directory_id, (0, ""))
 
     def _checked(self, ctx: CommitterContext) -> tuple[str | None, tuple[int, str]]:
         """What the target says of its owner, if that allows the job to use it."""
@@ -128,7 +128,7 @@ class _Owned:
 
     def _forget(self, place: Target, ctx: CommitterContext) -> None:
         """Go on with what is there; versions that drivers of a lost line wrote say nothing."""
-        place.drivers.pop(job_of(ctx), None)
+        place.drivers.pop(ctx.directory_id, None)
         assert ctx.attempts is not None
         for sink, (version, driver) in list(place.versions.items()):
             is_known = ctx.attempts.nonce_of(attempt_of(version)) == driver
@@ -189,7 +189,7 @@ class TwoPhaseModel(_Owned, TwoPhaseCommitSink[str]):
 
     def dangling(self, ctx: CommitterContext) -> Iterable[str]:
         def prepared() -> list[str]:
-            mine = [t for t in target(self.name).prepared if t.startswith(f"{job_of(ctx)}/")]
+            mine = [t for t in target(self.name).prepared if t.startswith(f"{ctx.directory_id}/")]
             return [t for t in mine if int(t.rpartition(":")[2].split(".")[0]) <= ctx.attempt]
 
         return ask(f"{self.name}: list", prepared, writes=False)
@@ -247,7 +247,7 @@ class IdempotentModel(_Owned, IdempotentSink):
 
     def _set(self, rows: list[Row], ctx: WriterContext) -> None:
         place = target(self.name)
-        if place.drivers.get(job_of(ctx), (0, ""))[1] != ctx.nonce:
+        if place.drivers.get(ctx.directory_id, (0, ""))[1] != ctx.nonce:
             return  # a stray task of a driver that was replaced
         if place.owner is None or directory_digest(place.owner) != ctx.directory_id:
             return  # or of a job whose target was taken over

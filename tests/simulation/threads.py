@@ -14,8 +14,8 @@ from unittest import mock
 from simulation.world import World
 from turnback.checkpoint import coordinator, protocol
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.driver import attempt, epochs
-from turnback.sinks import staged_elements
+from turnback.driver import attempt, epochs, service
+from turnback.sinks import staged_elements, two_phase
 from turnback.sinks.elements import ElementsEncoder
 from turnback.storage import open as storage_open
 
@@ -35,6 +35,55 @@ class SimThread:
 
     def join(self, timeout: float | None = None) -> None:
         self._world.wait_until(lambda: bool(self._actor.run.dead), timeout)
+
+    def is_alive(self) -> bool:
+        return self._actor is not None and not self._actor.run.dead
+
+
+class SimEvent:
+    """An event, for which actors of a world wait."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._is_set or self._world.wait_until(self.is_set, timeout)
+
+
+class SimLock:
+    """A lock that may be held while an actor gives way."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_held = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._is_held:
+            seconds = None if timeout < 0 else timeout
+            if not self._world.wait_until(lambda: not self._is_held, seconds):
+                return False
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> SimLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
 
 
 class SimCondition:
@@ -89,6 +138,18 @@ class SimExecutor:
             self._tasks.popleft()()
 
 
+_make_decoder = two_phase._decoder
+_DECODERS: dict[type[Any], Any] = {}
+
+
+def _decoder(sink: Any) -> Any:
+    """What reads the transactions of a sink; to make it takes longer than all that it reads."""
+    kind = type(sink)
+    if kind not in _DECODERS:
+        _DECODERS[kind] = _make_decoder(sink)
+    return _DECODERS[kind]
+
+
 @contextmanager
 def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
     """Let everything that would start a thread, wait or be random do so in a world."""
@@ -122,19 +183,30 @@ def simulated(world: World, storage: Callable[[str], Any]) -> Iterator[None]:
         def shutdown(self, **named: object) -> None:
             pass
 
+    def thread(
+        target: Callable[..., None], name: str, daemon: bool, args: Sequence[Any] = ()
+    ) -> SimThread:
+        return SimThread(world, lambda: target(*args), name, daemon)
+
     threads = SimpleNamespace(
         Condition=lambda lock: SimCondition(world),
+        Event=lambda: SimEvent(world),
+        Lock=lambda: SimLock(world),
         RLock=threading.RLock,
-        Thread=lambda target, name, daemon: SimThread(world, target, name, daemon),
+        Thread=thread,
     )
     with ExitStack() as patches:
         for owner, name, value in (
             (coordinator, "threading", threads),
+            (coordinator, "Future", SimFuture),
+            (attempt, "threading", threads),
+            (service, "threading", threads),
             (protocol, "Future", SimFuture),
             (protocol, "wait", wait),
             (attempt, "CheckpointCoordinator", SimCoordinator),
             (epochs, "ThreadPoolExecutor", SimPool),
             (storage_open, "MemoryStorage", storage),
+            (two_phase, "_decoder", _decoder),
             # To compress a few rows takes longer than all else that a task does.
             (staged_elements, "ElementsEncoder", lambda compression: ElementsEncoder()),
         ):

@@ -37,6 +37,8 @@ _FOCUS = (
     "files: rename",
     "redis: EVALSHA",
     "delta: commit",
+    "iceberg: commit",
+    ".inprogress",
     "sql: COMMIT",
     "sql: PREPARE",
     "sql: ROLLBACK",
@@ -64,6 +66,8 @@ class Process:
     alive: bool = True
     asleep_until: int = 0
     """In steps of the world."""
+    threads: int = 0
+    """How many have not come to their end."""
 
     def require_alive(self) -> None:
         if not self.alive:
@@ -139,9 +143,14 @@ class World:
         """Start a thread of a process."""
 
         def live() -> None:
-            with suppress(Killed):
+            try:
                 action()
+            except Killed:
+                pass
+            finally:
+                process.threads -= 1
 
+        process.threads += 1
         actor = Actor(name, process, greenlet(live, self._hub))
         self._actors.append(actor)
         self._by_run[actor.run] = actor
@@ -153,12 +162,13 @@ class World:
         if self.steps > _MOST_STEPS:
             raise StuckError(f"{_MOST_STEPS} steps and no end: {self._waiting()}")
         self._bury()
-        self._land_late_calls()
-        living = [actor for actor in self._actors if not actor.run.dead]
-        awake = [a for a in living if a.process.asleep_until <= self.steps]
-        ready = [a for a in awake if self._is_ready(a)]
+        if self._late:
+            self._land_late_calls()
+        steps = self.steps
+        awake = [actor for actor in self._actors if actor.process.asleep_until <= steps]
+        ready = [actor for actor in awake if actor.until is None or self._is_ready(actor)]
         if ready:
-            actor = self.rng.choice(ready)
+            actor = ready[0] if len(ready) == 1 else self.rng.choice(ready)
             actor.until = None
             actor.deadline = None
             actor.run.switch()
@@ -167,9 +177,9 @@ class World:
         if deadlines:
             self.clock.pass_until(min(deadlines))
             return True
-        if len(awake) < len(living):
+        if len(awake) < len(self._actors):
             return True  # somebody sleeps
-        if living:
+        if self._actors:
             raise StuckError(f"all wait for each other: {self._waiting()}")
         return bool(self._late)
 
@@ -182,9 +192,7 @@ class World:
             actor.process.asleep_until = 0
 
     def is_running(self, process: Process) -> bool:
-        return process.alive and any(
-            actor.process is process and not actor.run.dead for actor in self._actors
-        )
+        return process.alive and process.threads > 0
 
     def pause(self, process: Process, steps: int) -> None:
         process.asleep_until = self.steps + steps
@@ -289,12 +297,11 @@ class World:
 
     def _bury(self) -> None:
         """End the threads of processes that were killed; nothing they do has any effect."""
-        for actor in list(self._actors):
-            if not actor.process.alive and not actor.run.dead and actor.run:
+        for actor in [a for a in self._actors if a.run.dead or not a.process.alive]:
+            if actor.run:
                 actor.run.throw(Killed)
-            if actor.run.dead or not actor.process.alive:
-                self._actors.remove(actor)
-                del self._by_run[actor.run]
+            self._actors.remove(actor)
+            del self._by_run[actor.run]
 
     def _land_late_calls(self) -> None:
         due = [entry for entry in self._late if self.healthy or entry[0] <= self.steps]

@@ -98,7 +98,7 @@ def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place:
     assert again["driver"]["pid"] != job["driver"]["pid"]
     log = place.turnback("logs", "counts")
     assert "its JVM was killed by signal 9" in log
-    assert log.count("it is started again in") == 1
+    assert log.count("restarting it in") == 1
 
     # while a savepoint is written, which the next driver then takes
     driver = again["driver"]["pid"]
@@ -109,7 +109,7 @@ def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place:
     place.feed(2)
     # one that hangs is seen, though the driver reports
     hung = place.until(lambda: (s := summary(place))["state"] == "STALLED" and s, "it is seen")
-    assert hung["problem"].startswith("Spark has not answered for ")
+    assert hung["problem"].startswith("Spark has not responded for ")
     place.kill(java)
     place.await_complete()
     place.until(lambda: [s["label"] for s in place.ask("savepoints")] == ["kept"], "a savepoint")
@@ -176,4 +176,4 @@ def test_a_driver_that_its_jvm_has_started_ends_with_it(
     place.until(lambda: not python.is_alive(), "the driver has ended")
     ended = summary(place)
     assert ended["state"] == "LOST"
-    assert "does not answer any more" in ended["cause"]
+    assert "no longer responds" in ended["cause"]

@@ -56,7 +56,7 @@ def test_what_is_wrong_is_said_at_once(place: Place) -> None:
     missing = place.turnback(
         *run, "-s", place.directory / "nothing", JOB, place.events, place.out, code=3
     )
-    assert "no savepoint is at" in missing
+    assert "no savepoint at" in missing
     assert not place.out.exists()
 
 

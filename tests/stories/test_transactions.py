@@ -14,13 +14,13 @@ pytestmark = pytest.mark.no_jvm
 def test_promised_output_is_committed_by_hand_and_only_once(place: Place, script: bool) -> None:
     die(place)
     (promised, *others) = place.ask("transactions", "list", "counts")
-    assert promised["state"] == "promised"
+    assert promised["state"] == "in doubt"
     assert promised["sink"] == "user counts"
     before = sum(map(len, place.counted().values()))
     program = ("--script", JOB, "--", place.events, place.out) if script else ()
     done = place.ask("transactions", "commit", "counts", "--yes", *program)
     assert done["transactions"] == {
-        "user counts": 1 + sum(o["state"] == "promised" for o in others)
+        "user counts": 1 + sum(o["state"] == "in doubt" for o in others)
     }
     assert sum(map(len, place.counted().values())) > before
     assert place.ask("transactions", "list", "counts") == []

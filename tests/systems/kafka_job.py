@@ -100,8 +100,8 @@ class SinkJob:
         )
 
     def start(self, pending: Sequence[bytes] = ()) -> Committer:
-        self.sink.check_claim(self.ctx)
-        self.sink.claim(self.ctx)
+        self.sink.check_target(self.ctx)
+        self.sink.acquire_target(self.ctx)
         committer = self.sink.committer(self.ctx)
         committer.recover(pending)
         return committer

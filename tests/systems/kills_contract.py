@@ -41,11 +41,11 @@ def settled_by_hand(ledger: Ledger) -> None:
     ledger.write_behind_the_jobs_back()
     rows = ledger.turnback("transactions", "list", "ledger")
     states = Counter((row["sink"], row["state"]) for row in rows)
-    assert states["rows", "promised"] >= 1, rows
-    assert states["rows", "left behind"] == 1, rows
+    assert states["rows", "in doubt"] >= 1, rows
+    assert states["rows", "orphaned"] == 1, rows
     assert all(row["what"].startswith("turnback:") for row in rows if row["sink"] == "rows"), rows
     settled = ledger.turnback("transactions", "commit", "ledger", "--yes")
-    assert settled["transactions"]["rows"] == states["rows", "promised"]
+    assert settled["transactions"]["rows"] == states["rows", "in doubt"]
     assert ledger.turnback("transactions", "list", "ledger") == []
     assert ledger.examine(partial=True) == []
     last = ledger.start()

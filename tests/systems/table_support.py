@@ -174,8 +174,8 @@ class Job:
     def start(self, attempt: int = 3, pending: Sequence[bytes] = ()) -> Any:
         """Claim the table and recover, as an attempt does; returns its committer."""
         ctx = self.context(attempt)
-        self.sink.check_claim(ctx)
-        self.sink.claim(ctx)
+        self.sink.check_target(ctx)
+        self.sink.acquire_target(ctx)
         committer = self.sink.committer(ctx)
         committer.recover(pending)
         return committer

@@ -35,7 +35,7 @@ def epoch_limit(files: Any, bytes: Any) -> EpochLimit:
     """What the user lets an epoch read of files."""
     if files is not None and bytes is not None:
         raise ConfigurationError(
-            "give either max_files_per_epoch or max_bytes_per_epoch: Spark takes one limit only"
+            "give either max_files_per_epoch or max_bytes_per_epoch: Spark accepts only one limit"
         )
     if files is not None:
         positive("max_files_per_epoch", files)
@@ -61,7 +61,7 @@ def snapshot_text(given: str | int | PathLike[str] | datetime | None) -> str | i
     if isinstance(given, str | PathLike) and fspath(given):
         return fspath(given)
     raise ConfigurationError(
-        f"start_from is a checkpoint's number, its name, its path or a time, got {given!r}"
+        f"start_from must be a checkpoint's number, name or path, or a time, got {given!r}"
     )
 
 
@@ -88,13 +88,13 @@ def check_frame(who: str, frame: Any) -> None:
 
     if not isinstance(frame, DataFrame) or frame.isStreaming:
         what = "a streaming one" if isinstance(frame, DataFrame) else repr(frame)[:80]
-        raise ConfigurationError(f"{who}: a batch DataFrame is needed, got {what}")
+        raise ConfigurationError(f"{who}: expected a batch DataFrame, got {what}")
 
 
 def key_groups(what: str, number: Any) -> int:
     """A number of key groups."""
     if positive(what, number) > MAX_PARALLELISM:
-        raise ConfigurationError(f"{what} is at most {MAX_PARALLELISM}, got {number}")
+        raise ConfigurationError(f"{what} must be at most {MAX_PARALLELISM}, got {number}")
     return int(number)
 
 

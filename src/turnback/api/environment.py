@@ -42,7 +42,7 @@ from turnback.config.configuration import (
     storage_options,
 )
 from turnback.config.option import positive
-from turnback.config.options import backend_name, from_storage_options
+from turnback.config.options import STORAGE_PREFIXES, backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.connectors.record_source import RecordSource, check_source
@@ -157,7 +157,7 @@ class CheckpointConfig:
     def enable_incremental_checkpoints(self, enabled: bool = True) -> Self:
         """Accepted for compatibility with PyFlink: checkpoints are always incremental."""
         if not isinstance(enabled, bool):
-            raise ConfigurationError(f"enabled is True or False, not {enabled!r}")
+            raise ConfigurationError(f"enabled must be True or False, not {enabled!r}")
         return self._set(incremental=enabled)
 
     def set_checkpoint_storage(self, storage: CheckpointStorage | str | PathLike[str]) -> Self:
@@ -182,8 +182,8 @@ class CheckpointConfig:
 
 _LOG = logging.getLogger(__name__)
 _AT_MOST_ONCE = (
-    "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
-    "Call enable_checkpointing(...) for more"
+    "checkpoints are disabled, so delivery is at-most-once: records in flight are lost when the "
+    "job dies. For a stronger guarantee, call enable_checkpointing(...)"
 )
 
 
@@ -211,8 +211,8 @@ def _allowed(given: Any) -> bool | tuple[Any, ...]:
         return (given,)
     if not isinstance(given, Collection):
         raise ConfigurationError(
-            "allow_non_restored_state is True, False or a list of uids and of 'uid/state', got "
-            f"{given!r}"
+            "allow_non_restored_state must be True, False or a list of uids and 'uid/state', "
+            f"got {given!r}"
         )
     return tuple(given)
 
@@ -270,7 +270,7 @@ def _check_guarantees(program: Plan, spec: JobSpec) -> None:
     for operator in program.operators():
         if operator.kind is NodeKind.SINK and operator.function.needs_checkpoints:
             raise ConfigurationError(
-                f"job {spec.name!r}: sink {operator.uid!r} is exactly-once, and the job is not: "
+                f"job {spec.name!r}: sink {operator.uid!r} is exactly-once, but the job is not: "
                 'call enable_checkpointing("10 s") with the mode EXACTLY_ONCE, which is the '
                 "default, or choose another delivery guarantee"
             )
@@ -374,8 +374,8 @@ class Launched:
         before = self._started
         if before and before.name != spec.name and not (before.collects and spec.collects):
             raise ConfigurationError(
-                f"this program runs several jobs, {before.name!r} and {spec.name!r}: with "
-                "`turnback run` it can be one. Start each with a program of its own"
+                f"this program runs several jobs, {before.name!r} and {spec.name!r}, but "
+                "`turnback run` supports one job per program. Move each job into its own program"
             )
         self._started = spec
         resumed = self.run.running() is not None  # a driver of this launch ran the job, and died
@@ -437,8 +437,8 @@ def program_name(launched: Launched | None) -> str:
     module = getattr(main, "__spec__", None)
     if script is None or hasattr(builtins, "get_ipython"):
         raise ConfigurationError(
-            "the job needs a name, by which it is found again: execute('my-job'). Only a script "
-            "gives its own name to its job"
+            "the job needs a name, which identifies it when it is started again: "
+            "execute('my-job'). Only a job in a script has a default name, the script's"
         )
     if module is not None:  # python -m package.module, or the package itself
         return str(module.name).removesuffix(".__main__").rpartition(".")[2]
@@ -620,8 +620,8 @@ class StreamExecutionEnvironment:
         return int(self.configuration.value("pipeline.max-parallelism"))
 
     def set_storage_options(self, **options: str) -> Self:
-        """Set endpoint and credentials of an object store; see `S3Storage` for all options."""
-        self._editor.replace("s3.", from_storage_options(options))
+        """Set how storages are reached; see `S3Storage` and `HdfsStorage` for all options."""
+        self._editor.replace(STORAGE_PREFIXES, from_storage_options(options))
         return self
 
     # -- sources
@@ -760,9 +760,9 @@ class StreamExecutionEnvironment:
         """Check the program and divide it into levels, without running anything."""
         if self._executed is not None and not self._graph.nodes:
             raise PlanError(
-                f"there is nothing to execute: the program so far was executed as job "
-                f"{self._executed!r}, and nothing has been added since. Write the next one, or "
-                "the same one again, with sources and sinks"
+                "there is nothing to execute: the program was executed as job "
+                f"{self._executed!r}, and nothing has been added since. Define the next job, or "
+                "the same one again, with its sources and sinks"
             )
         return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
@@ -834,7 +834,7 @@ class StreamExecutionEnvironment:
         """
         name = check_job_name(program_name(self._launched) if job_name is None else job_name)
         if fresh and start_from is not None:
-            raise ConfigurationError("fresh=True and start_from exclude each other")
+            raise ConfigurationError("fresh=True and start_from cannot be used together")
         spec = replace(
             job_spec(name, self.configuration),
             bounded=self._graph.ends() if bounded is None else bounded,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from turnback.errors import JobNotFoundError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot import lookup
 from turnback.state.files import StorageRef
-from turnback.state.schema import LIST_KINDS, SINGLE_KINDS
+from turnback.state.schema import LIST_KINDS, StateSchema
 from turnback.storage.open import open_storage
 
 
@@ -81,13 +81,13 @@ def look_up(
         CorruptFileError: A file is damaged or missing.
     """
     configuration = Configuration.load()
-    place = job_root(configuration) if root is None else location(path_text("root", root))
+    jobs_root = job_root(configuration) if root is None else location(path_text("root", root))
     options = dict(
         configured_options(configuration) if storage_options is None else storage_options
     )
-    directory = JobDirectory.locate(place, job, options)
+    directory = JobDirectory.locate(jobs_root, job, options)
     if directory.info() is None:
-        raise _missing(job, place, options)
+        raise _missing(job, jobs_root, options)
     found = lookup.look_up(
         directory,
         StorageRef(directory.storage.uri, options),
@@ -98,9 +98,10 @@ def look_up(
         after,
         limit,
     )
+    read = value_reader(found.schema)
     return KeyState(
         found=bool(len(found.rows)),
-        value=_value(found),
+        value=read(found.rows["sub"].to_pylist(), found.rows["value"].to_pylist()),
         next=None if found.next is None else found.next.text(),
         snapshot=found.snapshot.name,
         epoch=found.snapshot.epoch,
@@ -108,28 +109,31 @@ def look_up(
     )
 
 
-def _value(found: lookup.KeyRows) -> Any:
+def value_reader(schema: StateSchema) -> Callable[[Sequence[Any], Sequence[bytes]], Any]:
+    """What makes a value, a list or a dict of the map keys and values that are stored of a key."""
     from turnback.state.backend import sub_codec
     from turnback.state.expiry import TIME_BYTES
     from turnback.values.serializer import Serializer
     from turnback.values.typeinfo import type_from_descriptor
 
-    schema = found.schema
     decode = Serializer(type_from_descriptor(schema.value)).decode
     start = 0 if schema.ttl is None else TIME_BYTES
-    values = [decode(data[start:]) for data in found.rows["value"].to_pylist()]
-    if schema.kind in SINGLE_KINDS:
+    sub = None if schema.sub is None else sub_codec(type_from_descriptor(schema.sub)).decode
+
+    def read(subs: Sequence[Any], data: Sequence[bytes]) -> Any:
+        values = [decode(each[start:]) for each in data]
+        if sub is not None:
+            return dict(zip(map(sub, subs), values, strict=True))
+        if schema.kind in LIST_KINDS:
+            return values
         return values[0] if values else None
-    if schema.kind in LIST_KINDS:
-        return values
-    decode_sub = sub_codec(type_from_descriptor(schema.sub)).decode
-    subs = map(decode_sub, found.rows["sub"].to_pylist())
-    return dict(zip(subs, values, strict=True))
+
+    return read
 
 
 def _missing(job: str, root: str, options: dict[str, str]) -> JobNotFoundError:
     names = [segment_name(each) or each for each in open_storage(root, options).folders()]
     near = get_close_matches(job, names, 1)
     there = ", ".join(map(repr, sorted(names)[:10])) or "none"
-    hint = f"did you mean {near[0]!r}?" if near else f"there is {there}"
+    hint = f"did you mean {near[0]!r}?" if near else f"available jobs: {there}"
     return JobNotFoundError(f"there is no job {job!r} in {root}; {hint}")

@@ -13,7 +13,7 @@ from turnback.checkpoint.manifest import Manifest, OperatorInfo
 from turnback.config.configuration import location as absolute
 from turnback.errors import ConfigurationError, IncompatibleStateError
 from turnback.plan.plan import Plan
-from turnback.snapshot.diff import Change, state_ids, state_pair
+from turnback.snapshot.diff import Change, StatePair, state_ids, state_pair
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import load_snapshot
 from turnback.snapshot.matching import Allowed, Renames
@@ -232,8 +232,8 @@ class Savepoint:
         """
         if self.is_checkpoint:
             raise ConfigurationError(
-                f"{self.location} is a checkpoint: job {self.job!r} itself deletes those it does "
-                f"not retain any more. Only savepoints can be deleted"
+                f"{self.location} is a checkpoint, and only savepoints can be deleted: job "
+                f"{self.job!r} deletes checkpoints that it no longer retains"
             )
         SavepointDirectory(storage_of(self._snapshot.storage)).delete()
 
@@ -267,6 +267,19 @@ class StateDiff:
     unchanged: int = 0
     incomparable: str | None = None
     note: str | None = None
+
+    @classmethod
+    def of(cls, id: StateId, pair: StatePair, counts: Mapping[Change, int]) -> StateDiff:
+        """The numbers of a state, as far as it could be compared."""
+        return cls(
+            *id,
+            added=counts.get(Change.ADDED, 0),
+            removed=counts.get(Change.REMOVED, 0),
+            changed=counts.get(Change.CHANGED, 0),
+            unchanged=counts.get(Change.UNCHANGED, 0),
+            incomparable=pair.problem,
+            note=pair.note or None,
+        )
 
     @property
     def same(self) -> bool:
@@ -312,7 +325,8 @@ class SavepointDiff:
         if pair.problem is not None:
             raise IncompatibleStateError(
                 f"state {name!r} of operator {uid!r} cannot be compared: {pair.problem}. Read it "
-                f"from both with Savepoint.state() and bring one of them to the type of the other"
+                "from both with Savepoint.state() and convert one of them to the type of the "
+                "other"
             )
         return changes_frame(self._spark, pair)
 
@@ -323,21 +337,8 @@ class SavepointDiff:
         pairs = {id: state_pair(self._old, self._new, *id) for id in self.states()}
         comparable = [id for id, pair in pairs.items() if pair.problem is None]
         counts = count_changes(self._spark, [pairs[id] for id in comparable])
-        counted = {
-            id: StateDiff(
-                *id,
-                added=each[Change.ADDED],
-                removed=each[Change.REMOVED],
-                changed=each[Change.CHANGED],
-                unchanged=each[Change.UNCHANGED],
-                note=pairs[id].note or None,
-            )
-            for id, each in zip(comparable, counts, strict=True)
-        }
-        return [
-            counted.get(id) or StateDiff(*id, incomparable=pair.problem)
-            for id, pair in pairs.items()
-        ]
+        counted = dict(zip(comparable, counts, strict=True))
+        return [StateDiff.of(id, pair, counted.get(id, {})) for id, pair in pairs.items()]
 
     def __repr__(self) -> str:
         return f"<diff of {self._old.name} and {self._new.name}>"

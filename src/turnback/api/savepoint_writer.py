@@ -142,8 +142,8 @@ class SavepointWriter:
         key = given_key(state, df, columns, key_type) or self._draft.key_of(uid)
         if key is None:
             raise ConfigurationError(
-                f"with_state: operator {uid!r} has no other state that tells how its stream is "
-                f"keyed; give key_by= (columns) or key_type= (a function)"
+                f"with_state: operator {uid!r} has no other state that defines how its stream is "
+                "keyed; give key_by= (columns) or key_type= (a function)"
             )
         schema = StateSchema.of(uid, descriptor, key)
         self._draft.put(schema, check_columns(df, schema, columns))
@@ -300,8 +300,8 @@ class SavepointWriter:
         storage = storage_of(target)
         if storage.uri.startswith("memory:"):
             raise ConfigurationError(
-                f"a savepoint cannot be written to {storage.uri}: Spark's tasks have no part in "
-                f"the driver's memory. Give a directory they all see"
+                f"cannot write a savepoint to {storage.uri}: Spark's tasks have no access to the "
+                "driver's memory. Use a directory that all tasks can access"
             )
         check_label(label)
         savepoint = SavepointDirectory(storage)

@@ -1,4 +1,4 @@
-"""Calls to the outside for every element, many at a time."""
+"""Streams, and what can be done with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from turnback.api.arguments import (
     as_function,
@@ -77,6 +77,7 @@ from turnback.plan.bad_records import (
     MALFORMED,
     MALFORMED_RECORD,
     ErrorPolicy,
+    policy_of,
 )
 from turnback.plan.graph import (
     SIDE_OUTPUT_KINDS,
@@ -124,7 +125,7 @@ def key_spec(type: TypeInfo, key: Sequence[Any], key_type: Any) -> KeySpec:
     if len(parts) == 2 and not isinstance(parts[0], str):
         key_type = parts.pop()  # PyFlink gives it by position
     if key_type is not None and parts and isinstance(parts[0], str):
-        raise PlanError("key_by: columns have their type already; leave key_type out")
+        raise PlanError("key_by: columns already have a type; omit key_type")
     if len(parts) == 1 and not isinstance(parts[0], str):
         return _function_key(parts[0], key_type)
     return _column_key(type, tuple(parts))
@@ -136,7 +137,7 @@ def _column_key(type: TypeInfo, columns: tuple[Any, ...]) -> KeySpec:
         raise PlanError("key_by needs at least one column name, or a function")
     for column in columns:
         if column not in list(known):
-            raise PlanError(f"key_by: there is no column {column!r}; there are {list(known)}")
+            raise PlanError(f"key_by: there is no column {column!r}; the columns are {list(known)}")
     return KeySpec(columns, None, tuple(known[column] for column in columns))
 
 
@@ -171,15 +172,15 @@ def common_keys(stream1: DataStream, stream2: DataStream) -> tuple[KeySpec, ...]
     known = [key for key in keys if key is not None]
     if len(known) == 1:
         which = "second" if keys[1] is None else "first"
-        raise PlanError(f"the {which} of two connected streams has no key; key both, or neither")
+        raise PlanError(f"the {which} of two connected streams has no key; key both or neither")
     if not known:
         return ()
     first, second = known
     if first.types != second.types:
         types = " and ".join(", ".join(map(str, key.types)) for key in known)
         raise PlanError(
-            f"the keys of two connected streams must have one type, and they are {types}; cast one "
-            f"of them"
+            f"the keys of two connected streams must have the same type, but they are {types}; "
+            "cast one of them"
         )
     by_columns = any(key.function is None for key in known)
     return tuple(replace(key, as_columns=by_columns and key.function is not None) for key in known)
@@ -209,7 +210,7 @@ class Named:
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise PlanError(f"parallelism must be a whole number above 0, got {parallelism!r}")
         if self._node.kind is NodeKind.SOURCE:
-            raise PlanError("the parallelism of a source is Spark's; set it on what follows")
+            raise PlanError("Spark sets the parallelism of a source; set it on the next operator")
         self._node.parallelism = parallelism
         return self
 
@@ -234,25 +235,22 @@ class ErrorHandling(Named):
             policy: "fail", the default: the attempt fails, and the restart strategy decides;
                 "skip": the element is left out; "dead_letter": it goes to `dead_letters`.
         """
-        try:
-            chosen = ErrorPolicy(policy)
-        except ValueError:
-            known = ", ".join(repr(each.value) for each in ErrorPolicy)
-            raise PlanError(f"on_error takes one of {known}, got {policy!r}") from None
+        chosen = policy_of(ErrorPolicy, "on_error", policy)
         node = self._node
         function = user_function(node.function)
         whole = isinstance(function, KeyedBatchFunction)
         ours = type(function).__module__.startswith(_OURS) and node.kind in SIDE_OUTPUT_KINDS
         if chosen is not ErrorPolicy.FAIL and (node.kind not in TOLERANT_KINDS or whole or ours):
             raise PlanError(
-                f"{node.kind.value} {node.name!r} cannot go on without an element: only functions "
-                "of map, flat_map, filter and process that see one after the other can; check "
+                f"{node.kind.value} {node.name!r} cannot skip an element: only functions of map, "
+                "flat_map, filter and process that get one element at a time can; check "
                 "elements in one of these before it"
             )
         if chosen is not ErrorPolicy.FAIL and has_operator_state(node.function):
             raise PlanError(
                 f"{node.kind.value} {node.name!r} keeps operator state in its own attributes, "
-                "where what an element has done cannot be undone; check elements in a map before it"
+                "where the effects of a failed element cannot be undone; check elements in a "
+                "map before it"
             )
         node.on_error = chosen
         return self
@@ -301,8 +299,8 @@ class BroadcastStream:
                 )
             if descriptor.ttl is not None:
                 raise PlanError(
-                    f"broadcast: the state {descriptor.name!r} has a time to live, which broadcast "
-                    f"state cannot have; store times with its values"
+                    f"broadcast: the state {descriptor.name!r} has a time to live, which "
+                    "broadcast state does not support; store times with its values"
                 )
             try:
                 descriptor.check()
@@ -630,8 +628,8 @@ class DataStream(ErrorHandling, Partitioned):
         on_columns = isinstance(function, KeyedBatchFunction | WindowAggregation)
         if node.kind not in SIDE_OUTPUT_KINDS or on_columns:
             raise PlanError(
-                f"{node.kind.value} {node.name!r} has no side outputs: only what process gives "
-                f"has, with a function per element such as a ProcessFunction"
+                f"{node.kind.value} {node.name!r} has no side outputs: only process with a "
+                "function per element, such as a ProcessFunction, has them"
             )
         return self._add(NodeKind.SIDE_OUTPUT, output_tag, output_tag, output_tag.type_info).name(
             output_tag.tag_id
@@ -846,21 +844,21 @@ class KeyedStream(DataStream):
 
     def _without_key(self, spread: Spread) -> DataStream:
         raise PlanError(
-            f"key_by decides where elements go, so {spread.value} would undo it; call it before "
-            f"key_by, or on the stream that key_by was called on"
+            f"key_by decides where elements go, and {spread.value} would undo that; call it "
+            "before key_by, or on the stream that key_by was called on"
         )
 
     def uid(self, uid: str) -> Self:
         """Refused: key_by is no operator."""
-        raise PlanError("key_by is no operator; give the uid to what follows it")
+        raise PlanError("key_by is not an operator; give the uid to the operator after it")
 
     def name(self, name: str) -> Self:
         """Refused: key_by is no operator."""
-        raise PlanError("key_by is no operator; give the name to what follows it")
+        raise PlanError("key_by is not an operator; give the name to the operator after it")
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Refused: key_by is no operator."""
-        raise PlanError("key_by is no operator; set the parallelism of what follows it")
+        raise PlanError("key_by is not an operator; set the parallelism of the operator after it")
 
 
 class WindowedStream:
@@ -947,7 +945,7 @@ class WindowedStream:
         if accumulator_type is None:
             accumulator_type = returned_type(aggregate_function.create_accumulator)
         if accumulator_type is None or accumulator_type is Any:
-            raise PlanError("aggregate needs accumulator_type: the type of what is stored")
+            raise PlanError("aggregate needs accumulator_type, the type of the accumulator")
         folding = WindowAccumulator(as_type(accumulator_type), aggregate=aggregate_function)
         if output_type is None and window_function is None:
             output_type = returned_type(aggregate_function.get_result)
@@ -969,9 +967,9 @@ class WindowedStream:
     def _declared(self, given: Sequence[Any], aggregates: Mapping[str, Aggregate]) -> DataStream:
         if any(each is not None for each in given):
             raise PlanError(
-                "aggregate takes either an AggregateFunction, with what belongs to it, or "
-                "aggregates by name such as n=count(); an aggregate cannot be called "
-                "aggregate_function, window_function, accumulator_type or output_type"
+                "aggregate takes either an AggregateFunction, with its arguments, or aggregates "
+                "by name such as n=count(); an aggregate cannot be named aggregate_function, "
+                "window_function, accumulator_type or output_type"
             )
         declared = plan_window_aggregation(self._plan, self._keyed._key, aggregates)
         combined = declared.combined if self._can_combine(aggregates) else None
@@ -1008,12 +1006,12 @@ class WindowedStream:
             checked_instance(function, (WindowFunction, ProcessWindowFunction), "window_function")
             default = None
         if output_type is None and default is None:
-            raise PlanError("windows need output_type: the type of what comes out of them")
+            raise PlanError("windows need output_type, the type of their results")
         for each in (named_after, function):
             if has_operator_state(each):
                 raise PlanError(
-                    f"{type(each).__name__} is a CheckpointedFunction, but functions of windows "
-                    f"have no operator state; keep it in a process function before or after"
+                    f"{type(each).__name__} is a CheckpointedFunction, but window functions have "
+                    "no operator state; keep it in a process function before or after"
                 )
         plan = replace(self._plan, folding=folding, function=function)
         type_ = default if output_type is None else as_type(output_type)
@@ -1229,8 +1227,8 @@ class _PlainCoGroup(CoGroupFunction):
 def _stateless(function: Any) -> Any:
     for descriptor in declared_states(function).values():
         raise PlanError(
-            f"{type(function).__name__} declares the state {descriptor.name!r}, which a function "
-            f"of a join cannot; use connect(...) with a KeyedCoProcessFunction"
+            f"{type(function).__name__} declares the state {descriptor.name!r}, but join "
+            "functions have no state; use connect(...) with a KeyedCoProcessFunction"
         )
     return function
 
@@ -1318,10 +1316,8 @@ class AsyncDataStream:
             capacity: How many calls may be in flight at once in a task.
             output_type: Type of the elements that calls return.
         """
-        no_retries = AsyncRetryStrategy.no_restart()
-        return AsyncDataStream.unordered_wait_with_retry(
-            data_stream, async_function, timeout, no_retries, capacity, output_type
-        )
+        calls = _Calls(async_function, timeout, AsyncRetryStrategy.no_restart(), capacity)
+        return calls.on(data_stream, output_type, ordered=False)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -1342,15 +1338,8 @@ class AsyncDataStream:
             capacity: How many calls may be in flight at once in a task.
             output_type: Type of the elements that calls return.
         """
-        return _wait(
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-            ordered=False,
-        )
+        calls = _Calls(async_function, timeout, async_retry_strategy, capacity)
+        return calls.on(data_stream, output_type, ordered=False)
 
     @staticmethod
     def ordered_wait(
@@ -1361,10 +1350,8 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Emit the results of calls in the order of the elements; see `unordered_wait`."""
-        no_retries = AsyncRetryStrategy.no_restart()
-        return AsyncDataStream.ordered_wait_with_retry(
-            data_stream, async_function, timeout, no_retries, capacity, output_type
-        )
+        calls = _Calls(async_function, timeout, AsyncRetryStrategy.no_restart(), capacity)
+        return calls.on(data_stream, output_type, ordered=True)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -1376,39 +1363,34 @@ class AsyncDataStream:
         output_type: Any = None,
     ) -> DataStream:
         """Emit the results in the order of the elements; see `unordered_wait_with_retry`."""
-        return _wait(
-            data_stream,
-            async_function,
-            timeout,
-            async_retry_strategy,
-            capacity,
-            output_type,
-            ordered=True,
-        )
+        calls = _Calls(async_function, timeout, async_retry_strategy, capacity)
+        return calls.on(data_stream, output_type, ordered=True)
 
 
-def _wait(
-    stream: DataStream,
-    function: AsyncFunction,
-    timeout: Duration,
-    retries: AsyncRetryStrategy,
-    capacity: int,
-    output_type: Any,
-    *,
-    ordered: bool,
-) -> DataStream:
-    method = "ordered_wait" if ordered else "unordered_wait"
-    if not isinstance(stream, DataStream):
-        raise PlanError(f"{method} takes a stream, got {type(stream).__name__}")
-    check_async_function(function, method)
-    timeout_ms = as_milliseconds(timeout, f"the timeout of {method}")
-    check_retries(retries, timeout_ms, method)
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-        raise PlanError(f"the capacity of {method} must be a whole number above 0: {capacity!r}")
-    if output_type is None:
-        raise PlanError(f"{method} needs output_type, the type of the elements that calls give")
-    wait = AsyncWait(function, timeout_ms, capacity, retries, ordered)
-    node = stream._graph.add(
-        NodeKind.ASYNC_WAIT, name_of(function), as_type(output_type), (stream._node,), function=wait
-    )
-    return DataStream(stream._graph, node)
+class _Calls(NamedTuple):
+    """What is called for each element, and how."""
+
+    function: AsyncFunction
+    timeout: Duration
+    retries: AsyncRetryStrategy
+    capacity: int
+
+    def on(self, stream: DataStream, output_type: Any, *, ordered: bool) -> DataStream:
+        """The stream of what the calls return, if all of it can be used."""
+        method = "ordered_wait" if ordered else "unordered_wait"
+        if not isinstance(stream, DataStream):
+            raise PlanError(f"{method} takes a stream, got {type(stream).__name__}")
+        check_async_function(self.function, method)
+        timeout_ms = as_milliseconds(self.timeout, f"the timeout of {method}")
+        check_retries(self.retries, timeout_ms, method)
+        capacity = self.capacity
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise PlanError(
+                f"the capacity of {method} must be a whole number above 0, got {capacity!r}"
+            )
+        if output_type is None:
+            raise PlanError(
+                f"{method} needs output_type, the type of the elements that its calls return"
+            )
+        wait = AsyncWait(self.function, timeout_ms, capacity, self.retries, ordered)
+        return stream._add(NodeKind.ASYNC_WAIT, self.function, wait, as_type(output_type))

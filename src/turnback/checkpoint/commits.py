@@ -13,7 +13,7 @@ import msgspec
 
 from turnback.errors import ConfigurationError, NotFoundError, SinkError
 from turnback.storage.base import Storage
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,10 +118,8 @@ class Committers:
         """Have every sink commit, and call `committed` with the uid of each that has.
 
         Without `flush`, sinks that publish several checkpoints at once may let this one wait.
-
-        Raises:
-            SinkError: At least one sink did not commit.
-            ConfigurationError: A sink cannot commit, and trying again would not help.
+        Raises `SinkError` if a sink did not commit, and `ConfigurationError` if trying again would
+        not help.
         """
         failed: list[tuple[str, BaseException]] = []
         for uid, handles in transactions.items():
@@ -148,12 +146,12 @@ class Committers:
 
     def target_versions(self) -> dict[str, str]:
         """Return the version of each target that has what was committed, by sink uid."""
-        told = {
+        versions = {
             uid: committer.target_version()
             for uid, committer in self._by_uid.items()
             if isinstance(committer, TellsTargetVersion)
         }
-        return {uid: version for uid, version in told.items() if version is not None}
+        return {uid: version for uid, version in versions.items() if version is not None}
 
     def roll_back(self, transactions: Mapping[str, tuple[bytes, ...]]) -> None:
         """Roll back what no manifest holds. What fails is left to the next start."""
@@ -161,7 +159,7 @@ class Committers:
             try:
                 self._by_uid[uid].abort(handles)
             except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                _LOG.warning("sink %r could not roll back: %s", uid, error)
+                _LOG.warning("sink %r cannot roll back: %s", uid, error)
 
     @property
     def can_discard(self) -> bool:
@@ -174,7 +172,7 @@ class Committers:
                 try:
                     committer.abort_orphans(known.get(uid, ()))
                 except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                    _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)
+                    _LOG.warning("sink %r cannot roll back orphaned transactions: %s", uid, error)
 
 
 _KIND = "committed"
@@ -246,16 +244,16 @@ class CommitRecords:
         after that; those of other sinks are left out.
         """
         new = Committed(number) if sinks is None else Committed(0, dict.fromkeys(sinks, number))
-        told = {u: v for u, v in (targets or {}).items() if sinks is None or u in sinks}
-        if told:
-            new = msgspec.structs.replace(new, targets={number: told})
+        versions = {u: v for u, v in (targets or {}).items() if sinks is None or u in sinks}
+        if versions:
+            new = msgspec.structs.replace(new, targets={number: versions})
         first = self._own is None
         before = self._own or self.read()
         known = before.joined(new)
         if known == before:
             return
         path = f"{self._directory}/committed-{attempt}.json"
-        self._storage.put(path, seal(_KIND, _FORMAT, msgspec.json.encode(known)))
+        self._storage.put(path, encode_document(_KIND, _FORMAT, known))
         self._own = known
         if first:
             for older, writer in self._paths().items():
@@ -269,5 +267,4 @@ class CommitRecords:
 
     def _get(self, path: str) -> Committed:
         data = self._storage.get(path)
-        _, body = unseal(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}")
-        return msgspec.json.decode(body, type=Committed)
+        return decode_document(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}", Committed)

@@ -41,18 +41,15 @@ _NEVER_TOLERATED = (FencedError, CorruptFileError, ConfigurationError)
 class CheckpointCoordinator:
     """Takes the checkpoints of one attempt beside its epochs.
 
-    The driver calls `start`, `epoch_confirmed` after every epoch, `final` if the job ends well,
-    and `close`. A thread decides when a checkpoint is due and hands it to the `CommitProtocol`. A
+    The driver calls `start`, `epoch_confirmed` after every epoch, `final` if the job ends well, and
+    `close`. A thread decides when a checkpoint is due and hands it to the `CommitProtocol`. A
     checkpoint that fails or takes too long is discarded and leaves its sink transactions to the
     next one. When the job has to fail, `failure` is set.
 
     Args:
         log: The checkpoint log, in which the attempt has taken its fence.
-        settings: When and how checkpoints are taken.
         committers: By sink uid; already recovered.
         parent: Number of the checkpoint the attempt started from.
-        history: Gets an event per checkpoint.
-        executor: Makes a serial executor of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
         pins: The pinned files; a driver shares one object between its attempts.
         inherited: The files that the attempt starts from, of whichever checkpoint they are.
@@ -270,16 +267,15 @@ class CheckpointCoordinator:
     def tick(self) -> float | None:
         """Discard what is overdue and trigger what is due; the coordinator's thread calls it.
 
-        Returns:
-            After how many seconds it has to be called again; `None`: when something happens.
+        Returns after how many seconds it has to be called again; `None`: when something happens.
         """
         with self._condition:
             now = self._now()
             for pending in self._ledger.overdue(now):
                 error = CheckpointTimeoutError(
                     f"job {self._job!r}: the checkpoint of epoch {pending.epoch} was discarded "
-                    f"after {self._timeout()}: {pending.progress()}. The next one carries its sink "
-                    "transactions"
+                    f"after {self._timeout()}: {pending.progress()}. The next checkpoint "
+                    "includes its sink transactions"
                 )
                 self._checkpoint_ended(pending, error)
             if self.failure is not None or self._closed:
@@ -324,9 +320,10 @@ class CheckpointCoordinator:
         self._record(pending.failed(result, self._now()))
         if failures > self._settings.tolerable_failures:
             error = CheckpointError(
-                f"job {self._job!r}: {failures} checkpoint(s) failed in a row, "
+                f"job {self._job!r}: {failures} checkpoint(s) failed in a row, but only "
                 f"{self._settings.tolerable_failures} are tolerated "
-                f"(execution.checkpointing.tolerable-failed-checkpoints). The last one: {result}"
+                "(execution.checkpointing.tolerable-failed-checkpoints). The last failure: "
+                f"{result}"
             )
             error.__cause__ = result
             self._set_failure(error)

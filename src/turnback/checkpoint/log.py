@@ -41,7 +41,7 @@ from turnback.errors import (
     FormatVersionError,
     NotFoundError,
 )
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 
 DIRECTORY = "checkpoints"
 _SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
@@ -96,11 +96,11 @@ class CheckpointLog:
         try:
             data = self.storage.get(path)
         except NotFoundError:
-            raise CheckpointNotFoundError(f"there is no {path} in {self.uri}") from None
+            raise CheckpointNotFoundError(f"{path} does not exist in {self.uri}") from None
         slot = decode(data, f"{self.uri}/{path}")
         if slot.number != number:
             raise CorruptFileError(
-                f"{self.uri}/{path} holds checkpoint {slot.number}: it was copied or renamed"
+                f"{self.uri}/{path} contains checkpoint {slot.number}: it was copied or renamed"
             )
         return slot
 
@@ -109,11 +109,9 @@ class CheckpointLog:
         return self._list().newest
 
     def latest(self) -> Manifest | None:
-        """Return the newest checkpoint, `None` if there is none.
+        """Return the newest checkpoint, `None` if there is none; not if a slot above is damaged.
 
-        Raises:
-            CorruptFileError: A slot above it is damaged. An older checkpoint is never given
-                instead, because sinks may have committed what the damaged one holds.
+        An older one is never given instead: sinks may have committed what the damaged one holds.
         """
         return next(self._readable(), None)
 
@@ -130,8 +128,7 @@ class CheckpointLog:
     def nonce_of(self, attempt: int) -> str | None:
         """Return which driver had an attempt; `None` if the log has no such attempt.
 
-        Raises:
-            CorruptFileError: A slot is damaged, and it may be that of the attempt.
+        Raises `CorruptFileError` if a slot is damaged that may be that of the attempt.
         """
         damaged: Unreadable | None = None
         for number in reversed(self.numbers()):
@@ -210,7 +207,7 @@ class CheckpointLog:
                 manifests=listing.manifests,
             )
             try:
-                claim(self.storage, slot_path(fence.number), encode(fence))
+                put_if_absent_or_same(self.storage, slot_path(fence.number), encode(fence))
             except AlreadyExistsError:
                 self._explain_lost_start(fence)
                 continue
@@ -272,7 +269,9 @@ class CheckpointLog:
         except CheckpointNotFoundError:
             return
         if isinstance(slot, Fence):
-            raise CheckpointError(f"{slot_path(number)} in {self.uri} is a fence: it has to stay")
+            raise CheckpointError(
+                f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
+            )
         self.storage.delete(slot_path(number))
 
     # -- which sink work is done
@@ -318,7 +317,7 @@ class CheckpointLog:
         while True:
             slot = msgspec.structs.replace(slot, number=self._next)
             try:
-                claim(self.storage, slot_path(self._next), encode(slot))
+                put_if_absent_or_same(self.storage, slot_path(self._next), encode(slot))
             except AlreadyExistsError:
                 late.append(self._own_late_write(own, self._next))
                 self._next += 1
@@ -366,7 +365,7 @@ class CheckpointLog:
         """Refuse to restart a failed attempt whose driver was replaced without knowing it."""
         if not isinstance(top, Fence) or top.nonce != nonce:
             raise FencedError(
-                f"job {top.job!r}: attempt {after} may not be restarted by this driver, attempt "
+                f"job {top.job!r}: this driver cannot restart attempt {after}, because attempt "
                 f"{top.attempt} has taken over at chk-{top.number}. Stop this driver"
             )
 
@@ -378,7 +377,8 @@ class CheckpointLog:
         if top is not None and top.attempt >= fence.attempt:
             raise FencedError(
                 f"job {fence.job!r}: another driver started at the same moment and won attempt "
-                f"{top.attempt} at chk-{top.number}. This one has written nothing; leave it stopped"
+                f"{top.attempt} at chk-{top.number}. This driver has written nothing; leave it "
+                "stopped"
             )
         return False
 
@@ -390,8 +390,8 @@ class CheckpointLog:
         if isinstance(taken, Fence) and self._is_rival(taken, mine):
             raise FencedError(
                 f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "
-                f"the same moment and won attempt {taken.attempt}. This one has written nothing; "
-                "leave it stopped"
+                f"the same moment and won attempt {taken.attempt}. This driver has written "
+                "nothing; leave it stopped"
             )
 
     @staticmethod
@@ -408,7 +408,7 @@ class CheckpointLog:
         if isinstance(taken, Manifest) and taken.attempt == own.attempt:
             return taken
         raise FencedError(
-            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) may commit "
-            f"nothing any more, attempt {taken.attempt} has taken over at chk-{taken.number}. "
-            "Stop this driver"
+            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) can no longer "
+            f"commit, because attempt {taken.attempt} has taken over at chk-{taken.number}. Stop "
+            "this driver"
         )

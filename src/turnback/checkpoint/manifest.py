@@ -32,12 +32,9 @@ class AttemptRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):
-    """What a checkpoint knows of dead letters.
+    """How many batches of dead letters a checkpoint has been fed, and what it has come from.
 
-    Attributes:
-        batches: How many batches of them have been fed back.
-        past: What it has come from, the oldest first, and itself at the end. Between stretches the
-            job was turned back.
+    The oldest of its past is first, and itself at the end; in between the job was turned back.
     """
 
     batches: int = 0
@@ -124,15 +121,13 @@ class OperatorInfo(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class EpochCut:
-    """Everything a checkpoint of one confirmed epoch consists of.
+    """Everything a checkpoint of one confirmed epoch consists of; later cuts have greater epochs.
 
     Attributes:
-        epoch: The epoch; greater than that of any cut before.
         sources: Position of every source after the epoch, by source uid.
         state: All live state files after the epoch.
         transactions: What sinks prepared in this very epoch, by sink uid.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
-        tasks: Number of tasks that acknowledged the epoch.
         watermarks: Of every operator that has event time, by uid.
         redriven: How far it is with dead letters that were fed back.
         drained_by: The request that event time has come to its end for; empty if there is none.
@@ -252,7 +247,7 @@ def decode(data: bytes, name: str) -> Slot:
     try:
         return _DECODER.decode(body)
     except UNDECODABLE as error:
-        raise CorruptFileError(f"{name} is intact but is no valid checkpoint: {error}") from error
+        raise CorruptFileError(f"{name} is intact but not a valid checkpoint: {error}") from error
 
 
 Unreadable = CorruptFileError | FormatVersionError
@@ -262,10 +257,8 @@ Unreadable = CorruptFileError | FormatVersionError
 class Listing:
     """The newest part of the log, consistent because it is read from one listing of its slots.
 
-    Attributes:
-        slots: The newest slots, down to the newest fence.
-        unreadable: Those among them that cannot be read.
-        manifests: All slots that hold manifests or cannot be read, ascending.
+    That is the newest slots down to the newest fence, and the numbers of all slots that hold
+    manifests or cannot be read, ascending.
     """
 
     slots: dict[int, Slot]

@@ -71,13 +71,9 @@ class Phase(Enum):
 class PendingCheckpoint:
     """A checkpoint under way: a cut that becomes a manifest, or is discarded without a trace.
 
-    Not thread-safe; the coordinator guards it. Times are milliseconds of the monotonic clock.
-
-    Attributes:
-        trigger: Why it is taken: "periodic", "manual", "savepoint" or "final".
-        transactions: All open sink transactions up to the cut, by sink uid.
-        waiting: The futures of those who requested it.
-        number: The slot of its manifest, once that is durable.
+    Not thread-safe; the coordinator guards it. Times are milliseconds of the monotonic clock. The
+    transactions are all open ones up to the cut, and the number is known once its manifest is
+    durable; `waiting` are the futures of those who requested it.
     """
 
     trigger: str
@@ -134,7 +130,7 @@ class PendingCheckpoint:
 
     def progress(self) -> str:
         if self.phase is Phase.QUEUED:
-            return "it was still waiting for the one before"
+            return "it was still waiting for the previous checkpoint"
         if self.phase is Phase.WRITING:
             return "its manifest was still being written"
         return f"chk-{self.number} is durable but the sinks were still committing"
@@ -401,7 +397,6 @@ class CommitProtocol:
     Args:
         log: Where manifests go; it has taken the attempt's fence.
         lock: Guards the ledger; never held during a step.
-        executor: Makes a serial executor of a name.
         on_end: Called with the lock held when a checkpoint has ended, in time or late: with its
             measurements if it is durable and committed, else with the error. Must not block.
         on_failure: Called with the lock held when the job has to fail beside its checkpoints, such
@@ -525,7 +520,7 @@ class CommitProtocol:
                 self._log.record_commit(number, done, self._committers.target_versions())
             except StorageError as error:
                 # Without the record the same commits are repeated at the next start.
-                _LOG.warning("the commit of chk-%d could not be recorded: %s", number, error)
+                _LOG.warning("cannot record the commit of chk-%d: %s", number, error)
 
     # -- beside checkpoints
 
@@ -577,10 +572,12 @@ class CommitProtocol:
             if not wait((done,), timeout_s).done and not done.cancel():
                 wait((done,), timeout_s)
             if not done.done():
-                raise SinkError(f"a sink has not rolled back what tasks left in {timeout_s:g} s")
+                raise SinkError(
+                    f"a sink did not roll back orphaned transactions within {timeout_s:g} s"
+                )
             done.result()
         except (CancelledError, StorageError) as error:
-            _LOG.warning("what tasks left prepared is rolled back later: %s", error or "busy")
+            _LOG.warning("orphaned transactions will be rolled back later: %s", error or "busy")
             return False
         return True
 
@@ -632,7 +629,7 @@ class CommitProtocol:
             self._committers.roll_back(self._ledger.open.upto(self._ledger.manifested_epoch))
             self._retention.delete_all()
         except TurnbackError as error:
-            _LOG.warning("the checkpoints were not deleted: %s", error)
+            _LOG.warning("cannot delete the checkpoints: %s", error)
 
     def _commit_leftovers(self) -> None:
         try:
@@ -641,7 +638,7 @@ class CommitProtocol:
                 self._log.check_fence()
                 self._commit_manifest(ledger.durable_epoch, ledger.durable_number)
         except Exception as error:  # noqa: BLE001 (the next start commits them)
-            _LOG.warning("sink work is left to the next start of the job: %s", error)
+            _LOG.warning("the next start of the job commits the sinks' transactions: %s", error)
 
     def _run_chore(self, chore: Callable[[], None]) -> None:
         try:
@@ -650,7 +647,7 @@ class CommitProtocol:
             with self._lock:
                 self._on_failure(error)
         except Exception as error:  # noqa: BLE001 (no checkpoint depends on it)
-            _LOG.warning("clean-up failed, trying again later: %s", error)
+            _LOG.warning("cleanup failed, retrying later: %s", error)
 
     def _in_use(self) -> set[str]:
         with self._lock:

@@ -103,7 +103,7 @@ class Retention:
             self._retained = {m.number: frozenset(m.files()) for m in scan.manifests}
         self._certain = not scan.unreadable
         for error in scan.unreadable.values():
-            _LOG.warning("a checkpoint cannot be read, so old files are left alone: %s", error)
+            _LOG.warning("cannot read a checkpoint, so old files are kept: %s", error)
 
     def add(self, manifest: Manifest) -> None:
         with self._lock:
@@ -121,10 +121,8 @@ class Retention:
     def clean(self, in_use: Callable[[], Collection[str]]) -> None:
         """Drop surplus checkpoints, then the files that nobody references any more.
 
-        The files `in_use` are those that the running epoch and pending checkpoints need.
-
-        Raises:
-            FencedError: A newer attempt has taken over; no file was touched.
+        The files `in_use` are those that the running epoch and pending checkpoints need. If a newer
+        attempt has taken over, no file is touched: `FencedError`.
         """
         surplus = self.numbers()[: -self._keep]
         with self._lock:
@@ -182,7 +180,7 @@ class Retention:
             try:
                 self._log.remove(number)
             except StorageError as error:
-                _LOG.warning("chk-%d could not be dropped, trying again later: %s", number, error)
+                _LOG.warning("cannot delete chk-%d, retrying later: %s", number, error)
                 return
             with self._lock:
                 self._retired |= self._retained.pop(number)
@@ -199,7 +197,7 @@ class Retention:
                 try:
                     self._storage.delete(path)
                 except StorageError as error:
-                    _LOG.warning("%s could not be deleted, trying again later: %s", path, error)
+                    _LOG.warning("cannot delete %s, retrying later: %s", path, error)
                     continue
             with self._lock:
                 self._retired.discard(path)

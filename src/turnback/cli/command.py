@@ -15,23 +15,23 @@ import click
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Output
 
-SHARED_TITLE = "Options of every command"
+SHARED_TITLE = "Options of all commands"
 SHARED_OPTIONS = (
     click.Option(
         ["--root"],
         metavar="DIR",
-        help="The directory of all jobs; by default state.checkpoints.dir, else TURNBACK_ROOT, "
+        help="Directory that holds all jobs. Default: state.checkpoints.dir, else TURNBACK_ROOT, "
         "else ~/.turnback/jobs.",
     ),
     click.Option(
         ["-D", "settings"],
         metavar="KEY=VALUE",
         multiple=True,
-        help="Set a configuration key; may be repeated.",
+        help="Set a configuration key. Can be repeated.",
     ),
     click.Option(["--json"], is_flag=True, help="Print one JSON document and nothing else."),
     click.Option(["--no-color"], is_flag=True, help="Print without colours."),
-    click.Option(["--debug"], is_flag=True, help="Show where in the code an error comes from."),
+    click.Option(["--debug"], is_flag=True, help="Print the stack trace of an error."),
 )
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]

@@ -97,16 +97,14 @@ class Cli:
         if yes:
             return
         if not sys.stdin.isatty():
-            raise DeclinedError(
-                f"{question} This is not a terminal, so nobody can answer: give --yes to go on"
-            )
+            raise DeclinedError(f"{question} There is no terminal to ask on: use --yes to confirm")
         # On stderr, so that stdout holds results only.
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if not answer.endswith("\n"):
             print(file=sys.stderr)
         if answer.strip().lower() not in ("y", "yes"):
-            raise DeclinedError("not done: the answer was no")
+            raise DeclinedError("not confirmed: nothing was done")
 
 
 class ExitCode(IntEnum):
@@ -121,15 +119,15 @@ class ExitCode(IntEnum):
         return member
 
     OK = 0, "done"
-    FAILED = 1, "it failed; diff --exit-code: there are differences"
+    FAILED = 1, "failed; with diff --exit-code: there are differences"
     USAGE = 2, "wrong usage or configuration"
     NOT_FOUND = 3, "no such job, snapshot or state"
-    CONFLICT = 4, "the job is in use or not running, or needs what was to be deleted"
+    CONFLICT = 4, "the job is in use, is not running, or still needs what you want to delete"
     WOULD_NOT_START = 5, "the job would not start from this snapshot"
-    DAMAGED = 6, "a file is damaged, or was written by a newer version"
-    STORAGE = 7, "the storage refuses or does not answer"
-    TIMED_OUT = 8, "it took longer than --timeout"
-    DECLINED = 9, "not confirmed: the answer was no, or there was no terminal to ask on"
+    DAMAGED = 6, "a file is damaged or was written by a newer version"
+    STORAGE = 7, "the storage denies access or does not respond"
+    TIMED_OUT = 8, "timed out (--timeout)"
+    DECLINED = 9, "not confirmed: you answered no, or there was no terminal to ask on"
     PROBLEM = 10, "doctor or watch --once found a problem"
     INTERRUPTED = 130, "interrupted with Ctrl-C"
 

@@ -27,7 +27,14 @@ _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 100 << 20
 # Long enough for a slow store, short enough for a person who waits.
 _S3_TIMEOUTS = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s"}
-_S3_OPTIONS = _S3_TIMEOUTS | {"max_retries": "1"}
+_QUICK_STORAGE = {
+    "s3": _S3_TIMEOUTS | {"max_retries": "1"},
+    "hdfs": {"hdfs_timeout": "20 s", "hdfs_retry_timeout": "10 s"},
+}
+_STORAGE_ADVICE = {
+    "s3": "check the endpoint and credentials: turnback config s3",
+    "hdfs": "check the address, HADOOP_CONF_DIR and the permissions of the user",
+}
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,10 @@ _COLUMNS: tuple[Column[CheckResult], ...] = (
 
 @command("doctor", "turnback doctor", "turnback doctor --root s3://bucket/jobs --json")
 def doctor(cli: Cli) -> ExitCode | None:
-    """Check whether everything that jobs need is there.
+    """Check this machine for everything that jobs need.
 
-    Python, Java, Spark, the configuration, the directories of checkpoints and savepoints, room on
-    the disks, and the port of the dashboard. Ends with code 10 if jobs could not run.
+    Checks Python, Java, Spark, the configuration, the checkpoint and savepoint directories, disk
+    space, and the port of the dashboard. Exits with code 10 if jobs cannot run.
     """
     results = list(_results(cli))
     failed = any(result.verdict == "fail" for result in results)
@@ -74,10 +81,12 @@ def _results(cli: Cli) -> Iterator[CheckResult]:
         options = cli.storage_options
         root = cli.root
     except ConfigurationError as error:
-        yield CheckResult("configuration", "fail", str(error), "correct it, then run doctor again")
+        yield CheckResult(
+            "configuration", "fail", str(error), "fix the configuration, then run doctor again"
+        )
         return
     origins = sorted({entry.origin for entry in configuration.entries() if entry.is_set})
-    text = f"set in {', '.join(origins)}" if origins else "nothing is set, all defaults"
+    text = f"set in {', '.join(origins)}" if origins else "only defaults"
     yield CheckResult("configuration", "ok", text)
     yield from _check_kafka(spark_options(configuration))
     yield _check_directory("jobs", root, options)
@@ -85,7 +94,7 @@ def _results(cli: Cli) -> Iterator[CheckResult]:
     if savepoints is not None:
         yield _check_directory("savepoints", savepoints, options)
     else:
-        advice = "set it, or give a directory with every savepoint"
+        advice = "set it, or pass a directory each time you take a savepoint"
         yield CheckResult("savepoints", "warn", "state.savepoints.dir is not set", advice)
     yield from _check_local_space(configuration.value("state.backend.local-dir"))
     yield _check_port(configuration.value("web.address"), configuration.value("web.port"))
@@ -119,7 +128,7 @@ def _check_packages() -> Iterator[CheckResult]:
     if bad:
         yield CheckResult("packages", "fail", "; ".join(bad), "pip install --upgrade turnback")
     else:
-        yield CheckResult("packages", "ok", f"all {len(problems)} there")
+        yield CheckResult("packages", "ok", f"all {len(problems)} installed")
     missing = {name for name, needs in extras.items() if any(map(package_problem, needs))}
     installed = ", ".join(sorted(set(extras) - missing)) or "none"
     if missing:
@@ -188,17 +197,17 @@ def installed_version(name: str) -> str | None:
 
 
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
-    """Check that files can be written to, read and deleted from a directory or object store."""
+    """Check that files can be written, read and deleted in a directory or another storage."""
     from turnback.storage.local import LocalStorage
     from turnback.storage.locations import display_path
     from turnback.storage.open import open_storage
 
-    is_s3 = uri.lower().startswith("s3")
+    scheme = uri.lower().partition("://")[0].replace("s3a", "s3")
     path = f"_doctor-{uuid.uuid4().hex}"
     data = b"turnback doctor"
     local = None
     try:
-        storage = open_storage(uri, {**options, **(_S3_OPTIONS if is_s3 else {})})
+        storage = open_storage(uri, {**options, **_QUICK_STORAGE.get(scheme, {})})
         if isinstance(storage, LocalStorage):
             local = Path(display_path(storage.uri))
             if not local.exists():
@@ -206,38 +215,36 @@ def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckRe
         storage.put_if_absent(path, data)
         try:
             if storage.get(path) != data:
-                raise StorageError(f"{path} holds other bytes than were written")
+                raise StorageError(f"{path} returned different bytes than were written")
         finally:
             storage.delete(path)
     except (StorageError, ConfigurationError) as error:
-        advice = "check the path, the permissions and the free space"
-        if is_s3:
-            advice = "check address and credentials: turnback config s3"
+        advice = _STORAGE_ADVICE.get(scheme, "check the path, the permissions and the free space")
         return CheckResult(name, "fail", f"{uri}: {error}", advice)
     if local is None:
-        return CheckResult(name, "ok", f"{uri} can be written and read")
-    return _check_space(name, local, f"{local} can be written and read")
+        return CheckResult(name, "ok", f"{uri} is readable and writable")
+    return _check_space(name, local, f"{local} is readable and writable")
 
 
 def _check_missing(name: str, path: Path) -> CheckResult:
     """Check that a directory which does not exist yet can be made."""
     parent = _nearest_existing(path)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        advice = f"make it, or allow to write into {parent}"
-        return CheckResult(name, "fail", f"{path} does not exist and cannot be made", advice)
-    return _check_space(name, parent, f"{path} does not exist yet and can be made")
+        advice = f"create it, or make {parent} writable"
+        return CheckResult(name, "fail", f"{path} does not exist and cannot be created", advice)
+    return _check_space(name, parent, f"{path} does not exist yet and can be created")
 
 
 def _check_space(name: str, path: Path, text: str = "") -> CheckResult:
     try:
         free = shutil.disk_usage(path).free
     except OSError as error:
-        return CheckResult(name, "fail", f"{path}: {error.strerror}", "make the directory")
+        return CheckResult(name, "fail", f"{path}: {error.strerror}", "create the directory")
     text = f"{text or path}, {format_size(free)} free"
     if free < _NO_SPACE:
-        return CheckResult(name, "fail", text, "make room: nothing can be written")
+        return CheckResult(name, "fail", text, "free some space: nothing can be written")
     if free < _LITTLE_SPACE:
-        return CheckResult(name, "warn", text, "make room: state and checkpoints need it")
+        return CheckResult(name, "warn", text, "free some space for state and checkpoints")
     return CheckResult(name, "ok", text)
 
 
@@ -259,7 +266,10 @@ def _check_port(address: str, port: int) -> CheckResult:
         family, _, _, _, bound = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(bound[:2], family=family).close()
     except OSError as error:
-        advice = "if that is not the dashboard, choose another port: turnback ui --port"
+        advice = (
+            "if the dashboard is not already running there, choose another port with turnback "
+            "ui --port"
+        )
         return CheckResult("dashboard", "warn", f"{where}: {error.strerror or error}", advice)
     return CheckResult("dashboard", "ok", f"{where} is free")
 

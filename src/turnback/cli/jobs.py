@@ -46,9 +46,9 @@ def lag_text(lag: Lag | None, out: Output) -> str | None:
     if lag.seconds is not None:
         parts.append(f"the oldest is {format_age(round(lag.seconds * 1000))} old")
     if lag.catch_up_s is not None:
-        parts.append(f"gone in about {format_age(round(lag.catch_up_s * 1000))} at this rate")
+        parts.append(f"caught up in about {format_age(round(lag.catch_up_s * 1000))} at this rate")
     elif lag.change_per_s is not None:
-        parts.append("not getting smaller")
+        parts.append("not shrinking")
     return ", ".join(parts) or "unknown"
 
 
@@ -71,7 +71,7 @@ def busy_text(detail: model.JobDetail) -> str | None:
     text = f"{detail.busy:.0%} of the last minute"
     loads = {node.uid: node.load for node in detail.operators}
     load = loads.get(detail.bottleneck or "")
-    return text if load is None else f"{text}, most in {detail.bottleneck} ({load.busiest:.0%})"
+    return text if load is None else f"{text}, busiest: {detail.bottleneck} ({load.busiest:.0%})"
 
 
 _TROUBLE = frozenset({"FAILED", "LOST", "STALLED", "UNREADABLE"})
@@ -90,18 +90,19 @@ _COLUMNS: tuple[Column[model.JobSummary], ...] = (
     "turnback watch -D alerts.webhook=https://example.com/hook --test",
 )
 @argument("job_name", "[JOB]", help="Only this job.", complete=complete_job)
-@flag("--once", help="Look once, and end with code 10 if something is wrong; for cron and timers.")
-@flag("--test", "is_test", help="Call the hooks with an event of the name test, and end.")
-@number_option("--interval", least=1, default=10, help="Seconds between two looks; 10 if left out.")
+@flag(
+    "--once", help="Check once, and exit with code 10 if something is wrong. For cron and timers."
+)
+@flag("--test", "is_test", help="Call the hooks with an event named test, and exit.")
+@number_option("--interval", least=1, default=10, help="Seconds between checks. Default: 10.")
 def watch(
     cli: Cli, job_name: str | None, once: bool, is_test: bool, interval: int
 ) -> ExitCode | None:
     """Watch jobs, and call alerts.command and alerts.webhook when something is wrong.
 
-    That is when a job fails, restarts again and again, is lost or stalled, and when it has
-    recovered. Each event is told once, however many watch: the supervisor of a job does so as well,
-    but a job that is LOST has none. Prints what happens until Ctrl-C. With --once it prints the
-    jobs that are in trouble.
+    Events are: a job fails, keeps restarting, is lost, stalls, or recovers. Each event is reported
+    once, however many watchers run: a job's supervisor is one too, but a LOST job has no
+    supervisor. Prints events until Ctrl-C. With --once, prints the jobs that have a problem.
     """
     from turnback.config.watchdog import AlertSettings
     from turnback.job.alerts import Hooks, check_command
@@ -114,11 +115,11 @@ def watch(
     if once:
         return _look_once(cli, _jobs(cli, job_name), hooks)
     if cli.json:
-        raise ConfigurationError("--json prints one document: give --once as well")
+        raise ConfigurationError("--json prints a single document: use it with --once")
     if not hooks.enabled:
         cli.out.message(
-            "note: neither alerts.command nor alerts.webhook is set, so what happens is only "
-            "printed here",
+            "note: neither alerts.command nor alerts.webhook is set, so events are only printed "
+            "here",
             "yellow",
         )
     with suppress(KeyboardInterrupt):
@@ -137,8 +138,7 @@ def _test(cli: Cli, hooks: Hooks) -> ExitCode | None:
 
     if not hooks.enabled:
         raise ConfigurationError(
-            "there is nothing to test: set alerts.command or alerts.webhook, in turnback.yaml or "
-            "with -D"
+            "nothing to test: set alerts.command or alerts.webhook in turnback.yaml or with -D"
         )
     alert = example_alert(cli.root)
     problems = hooks.call(alert.event, alert.job, alert.text, msgspec.json.encode(alert))
@@ -157,7 +157,7 @@ def _look_once(cli: Cli, jobs: list[Job], hooks: Hooks) -> ExitCode | None:
             JobWatch(job.directory, hooks).look(once=True)
     summaries = [job.summary() for job in jobs]
     trouble = [job for job in summaries if job.state in _TROUBLE or job.problem is not None]
-    cli.out.records(_COLUMNS, trouble, "All is well.")
+    cli.out.records(_COLUMNS, trouble, "No problems.")
     return ExitCode.PROBLEM if trouble else None
 
 
@@ -173,7 +173,7 @@ def _watch(cli: Cli, job_name: str | None, hooks: Hooks, interval: int) -> None:
         except StorageError as error:
             jobs = []
             if not is_failing:
-                cli.out.message(f"the jobs cannot be read, trying again: {error}", "red")
+                cli.out.message(f"cannot read the jobs, retrying: {error}", "red")
             is_failing = True
         for job in jobs:
             if job.name not in watches:
@@ -210,15 +210,15 @@ _JOBS: tuple[Column[model.JobSummary], ...] = (
 @command(
     "list", "turnback list", "turnback list -a --json", "turnback --root s3://bucket/jobs list"
 )
-@flag("-r", "--running", help="Only jobs that run.")
-@flag("-a", "--all", "every", help="Also jobs that are over.")
+@flag("-r", "--running", help="Only running jobs.")
+@flag("-a", "--all", "every", help="Also jobs that have ended.")
 def list_jobs(cli: Cli, running: bool, every: bool) -> None:
     """List jobs.
 
-    Without options, those that are not over: running, stalled, restarting, lost or unreadable ones.
+    By default, jobs that have not ended: running, stalled, restarting, lost and unreadable ones.
     """
     if running and every:
-        raise ConfigurationError("-r and -a contradict each other: give one of them")
+        raise ConfigurationError("-r and -a cannot be used together")
     missing = _missing_root(cli)
     if missing and cli.is_root_given:
         raise NotFoundError(missing)
@@ -228,7 +228,7 @@ def list_jobs(cli: Cli, running: bool, every: bool) -> None:
     others = len(jobs) - len(listed)
     if not jobs and not cli.json:
         none = missing or f"There are no jobs in {cli.root}."
-        cli.out.message(f"{none} Look elsewhere with --root DIR.")
+        cli.out.message(f"{none} To look in another directory, use --root DIR.")
     elif others:
         text = "1 more job is" if others == 1 else f"{others} more jobs are"
         cli.out.hint(f"{text} in {cli.root}: turnback list -a")
@@ -238,7 +238,7 @@ def _missing_root(cli: Cli) -> str | None:
     """Return that there is no such directory; None if there is, or if it is no directory."""
     if "://" in cli.root or Path(cli.root).exists():
         return None
-    return f"{cli.root} is not there: no job has ever run in it."
+    return f"{cli.root} does not exist: no job has run there yet."
 
 
 def _is_listed(job: model.JobSummary, running: bool) -> bool:
@@ -280,10 +280,10 @@ _REQUESTS: tuple[Column[model.RequestRow], ...] = (
 @command("status", "turnback status orders", "turnback status ord --json")
 @job_argument
 def status(cli: Cli, job_name: str) -> None:
-    """Show how a job is doing.
+    """Show the status of a job.
 
-    Its state, its driver, its newest checkpoint, its operators and what is being done for it.
-    Works as well for jobs that are over.
+    Shows its state, driver, newest checkpoint, operators and current requests. Also works for jobs
+    that have ended.
     """
     detail = cli.job(job_name).detail()
     if cli.json:
@@ -342,15 +342,15 @@ _POLL_S = 0.3
 
 @command("logs", "turnback logs clicks", "turnback logs -f clicks", "turnback logs -l 20 clicks")
 @job_argument
-@flag("-f", "--follow", help="Go on as the job prints more.")
+@flag("-f", "--follow", help="Keep printing as the job writes more.")
 @number_option(
-    "-l", "--lines", least=0, default=200, help="How many lines to begin with; 200 if left out."
+    "-l", "--lines", least=0, default=200, help="Number of lines to start with. Default: 200."
 )
 def logs(cli: Cli, job_name: str, follow: bool, lines: int) -> None:
-    """Show what the driver of a job has printed.
+    """Show the log of a job's driver.
 
-    It is kept on the machine where the job was started with turnback run, over all lives of the
-    driver.
+    The log is kept on the machine where the job was started with turnback run, and continues when
+    the driver is restarted.
     """
     from turnback.launch.runs import last_lines
 
@@ -380,15 +380,15 @@ def print_log(path: Path, lines: int, *, follow: bool) -> None:
 def _log_path(summary: model.JobSummary) -> Path:
     if summary.log is None:
         raise NotFoundError(
-            f"job {summary.name!r} has no log that Turnback knows of: it was not started with "
-            "turnback run, so its output is where it was started"
+            f"job {summary.name!r} has no log known to Turnback: it was not started with "
+            "turnback run, so its output went to wherever it was started"
         )
     path = Path(summary.log)
     if not path.is_file():
         where = summary.driver.host if summary.driver is not None else "another machine"
         raise NotFoundError(
-            f"the log of job {summary.name!r} is {summary.log} on {where}: it is not on this "
-            "machine, or was removed"
+            f"the log of job {summary.name!r} is {summary.log} on {where}: it is on another "
+            "machine or was removed"
         )
     return path
 
@@ -419,14 +419,14 @@ _QUANTILES = ("min", "p50", "p90", "p99", "max")
     "turnback checkpoints orders --retained --paths -n 1",
 )
 @job_argument
-@number_option("-n", "--limit", least=1, help="Show the newest N.")
-@flag("--retained", help="Only those that a job can be started from.")
-@flag("--paths", help="Print the paths of the files only.")
+@number_option("-n", "--limit", least=1, help="Show only the newest N.")
+@flag("--retained", help="Only checkpoints that a job can start from.")
+@flag("--paths", help="Print only the paths of the files.")
 def checkpoints(cli: Cli, job_name: str, limit: int | None, retained: bool, paths: bool) -> None:
     """Show the checkpoints of a job, newest first.
 
-    When and why each was taken, how long it took, and how large it is: what it added, and all it
-    needs. On a terminal the newest 20 unless --limit says otherwise, with a summary.
+    Shows when and why each was taken, how long it took, and its size: the files it added, and all
+    files it needs. On a terminal, shows a summary and the newest 20, unless --limit is given.
     """
     history = cli.job(job_name).checkpoints()
     limit = limit or (20 if cli.out.terminal else None)
@@ -502,13 +502,14 @@ _SAVEPOINTS: tuple[Column[model.SavepointRow], ...] = (
 
 
 @command("savepoints", "turnback savepoints", "turnback savepoints orders --restore")
-@argument("job_name", "[JOB]", help="Only those of this job.", complete=complete_job)
-@flag("--restore", help="Print the commands that start a job from them.")
+@argument("job_name", "[JOB]", help="Only savepoints of this job.", complete=complete_job)
+@flag("--restore", help="Print the commands that start a job from each savepoint.")
 def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
     """List savepoints, newest first.
 
-    Those that the jobs in the root have taken, wherever they are. REPLAYABLE says until about when
-    the sources still have all that comes after a savepoint, as far as the driver has found out.
+    Lists savepoints of the jobs in the root, wherever they are stored. REPLAYABLE is the
+    approximate time until which the sources keep all records after a savepoint, as far as the
+    driver could find out.
     """
     rows = cli.jobs.savepoints() if job_name is None else cli.job(job_name).savepoints()
     if restore and not cli.json:
@@ -516,8 +517,8 @@ def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
             cli.out.line(row.restore)
             if row.script_changed:
                 cli.out.message(
-                    f"{row.job}@{row.label or row.id}: the script has changed since; turnback "
-                    f"inspect {row.job}@{row.label or row.id} --script shows what it was"
+                    f"{row.job}@{row.label or row.id}: the script has changed since; to see the "
+                    f"old one: turnback inspect {row.job}@{row.label or row.id} --script"
                 )
     else:
         cli.out.records(_SAVEPOINTS, rows, "There are no savepoints.")

@@ -170,7 +170,7 @@ def _report(error: Exception, words: Sequence[str]) -> ExitCode:
     for line in others:
         out.message(line)
     if not expected and not debug:
-        out.message("This error is unexpected. Run it again with --debug to see more.")
+        out.message("This error is unexpected. Run the command again with --debug for details.")
     return code
 
 

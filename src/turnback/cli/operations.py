@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 _SAVEPOINT_NAMES = ("-s", "--savepoint")
 
 label_option = click.option("--label", metavar="TEXT", help="A short name for the savepoint.")
-note_option = click.option("--note", metavar="TEXT", help="Why the savepoint is taken.")
+note_option = click.option("--note", metavar="TEXT", help="A note on why the savepoint was taken.")
 format_option = click.option(
     "--format",
     metavar="FORMAT",
     type=click.Choice(["canonical", "native"]),
-    help="canonical: Parquet tables that anyone can read; native: faster, for Turnback only.",
+    help="canonical: Parquet tables that any tool can read; native: faster, readable by Turnback "
+    "only.",
 )
 # Without a directory its value is "".
 savepoint_option = click.option(
@@ -47,11 +48,11 @@ savepoint_option = click.option(
     metavar="[DIR]",
     is_flag=False,
     flag_value="",
-    help="Take a savepoint first, in DIR or else in state.savepoints.dir.",
+    help="Take a savepoint first, in DIR or, without it, in state.savepoints.dir.",
 )
-no_wait_option = flag("--no-wait", help="Submit the request and do not wait until it is done.")
+no_wait_option = flag("--no-wait", help="Submit the request without waiting for it to complete.")
 timeout_option = click.option(
-    "--timeout", metavar="TIME", help="Wait no longer than this, such as '30 s'; else forever."
+    "--timeout", metavar="TIME", help="Longest time to wait, such as '30 s'. Default: no limit."
 )
 
 
@@ -86,7 +87,7 @@ class OptionalDirectoryCommand(Command):
     "turnback savepoint orders --format native --timeout '5 min'",
 )
 @whole_job_argument
-@argument("directory", "[DIR]", help="Where to write it; by default state.savepoints.dir.")
+@argument("directory", "[DIR]", help="Where to write the savepoint. Default: state.savepoints.dir.")
 @label_option
 @note_option
 @format_option
@@ -104,8 +105,8 @@ def savepoint(
 ) -> ExitCode | None:
     """Take a savepoint of a running job.
 
-    The job goes on meanwhile. Prints where the savepoint is. Ctrl-C ends the waiting, not the
-    savepoint.
+    The job continues to run. Prints the location of the savepoint. Ctrl-C stops waiting, but does
+    not stop the savepoint.
     """
     job = cli.job(job_name, whole=True)
     options = SavepointOptions(directory, format, label, note)
@@ -121,8 +122,8 @@ def savepoint(
 )
 @whole_job_argument
 @savepoint_option
-@flag("--no-savepoint", help="Take none, whatever is configured.")
-@flag("--drain", help="Let event time run to its end first: the job is complete then.")
+@flag("--no-savepoint", help="Take no savepoint, even if one is configured.")
+@flag("--drain", help="Advance event time to its end first. The job is then complete.")
 @label_option
 @note_option
 @format_option
@@ -148,7 +149,7 @@ def stop(
     savepoints.on-stop is not false.
     """
     if savepoint is not None and no_savepoint:
-        raise ConfigurationError("--savepoint and --no-savepoint contradict each other")
+        raise ConfigurationError("--savepoint and --no-savepoint cannot be used together")
     job = cli.job(job_name, whole=True)
     options = SavepointOptions(savepoint, format, label, note)
     cli.confirm(f"Stop job {job.name!r}?", yes)
@@ -171,9 +172,9 @@ def stop(
 def cancel(
     cli: Cli, job_name: str, savepoint: str | None, yes: bool, no_wait: bool, timeout: str | None
 ) -> ExitCode | None:
-    """Cancel a job at once.
+    """Cancel a job immediately.
 
-    What it has read since its newest checkpoint is read again when it is started again. With -s it
+    Records read since the newest checkpoint are read again on the next start. With -s, the job
     takes a savepoint first.
     """
     job = cli.job(job_name, whole=True)
@@ -198,7 +199,7 @@ def _request(
 
     # Checked first: a request cannot be taken back.
     if no_wait and timeout is not None:
-        raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
+        raise ConfigurationError("--no-wait and --timeout cannot be used together")
     limit_ms = None if timeout is None else parse_duration(timeout, "--timeout")
     request = job.submit(
         RequestKind(kind),
@@ -213,7 +214,7 @@ def _request(
         try:
             request = RequestWaiter(cli, job).wait(request, limit_ms)
         except KeyboardInterrupt:
-            goes_on = f"\n{_name(request)} goes on in the background."
+            goes_on = f"\n{_name(request)} continues in the background."
             cli.out.message(f"{goes_on} See: turnback status {job.name}")
             return ExitCode.INTERRUPTED
     if cli.json:
@@ -273,8 +274,8 @@ class RequestWaiter:
                 now = self._clock.monotonic()
                 if limit_ms is not None and (now - began) * 1000 >= limit_ms:
                     raise TimedOutError(
-                        f"{_name(request)} of job {self._job.name!r} is not done after "
-                        f"{format_duration(limit_ms)}; it goes on. {self._advice()}"
+                        f"{_name(request)} of job {self._job.name!r} is not complete after "
+                        f"{format_duration(limit_ms)} and continues. {self._advice()}"
                     )
                 if now - checked >= _LIVENESS_POLL_S:
                     checked = now
@@ -306,8 +307,8 @@ class RequestWaiter:
             if now - self._ended_at < _ANSWER_GRACE_S:
                 return
         raise RequestFailedError(
-            f"the driver of job {self._job.name!r} is gone ({summary.state}) and has left "
-            f"{_name(request)} unanswered. {self._advice()}"
+            f"the driver of job {self._job.name!r} is gone ({summary.state}) and did not "
+            f"complete {_name(request)}. {self._advice()}"
         )
 
     def _advice(self) -> str:
@@ -357,23 +358,25 @@ _TRANSACTIONS: tuple[Column[TransactionRow], ...] = (
 script_option = click.option(
     "--script",
     metavar="FILE",
-    help="The job's program, if it has sinks that Turnback does not know.",
+    help="The job's program. Needed if Turnback cannot recreate its sinks.",
 )
-force_option = flag("--force", help="Even if this machine cannot tell whether its driver is dead.")
+force_option = flag(
+    "--force", help="Proceed even if this machine cannot tell whether the job's driver is dead."
+)
 
 
 @click.group("transactions", cls=Group)
 def transactions() -> None:
-    """List and settle transactions of sinks that a dead job has left behind."""
+    """List and resolve in-doubt sink transactions of a dead job."""
 
 
 @transactions.command("list", examples=("turnback transactions list orders",))
 @job_argument
 def list_transactions(cli: Cli, job_name: str) -> None:
-    """List transactions of sinks that are not settled yet.
+    """List unresolved transactions of sinks.
 
-    Promised ones are in the job's newest checkpoint and are committed when it is started again.
-    What was left behind is in no checkpoint and is rolled back then.
+    In-doubt transactions are in the job's newest checkpoint, and its next start commits them.
+    Orphaned transactions are in no checkpoint, and its next start rolls them back.
     """
     from turnback.operations.transactions import list_transactions
 
@@ -395,12 +398,12 @@ def list_transactions(cli: Cli, job_name: str) -> None:
 def commit(
     cli: Cli, job_name: str, arguments: Sequence[str], script: str | None, force: bool, yes: bool
 ) -> None:
-    """Commit what a dead job has promised, as its next start would do.
+    """Commit the in-doubt transactions of a dead job, as its next start would.
 
-    What was left behind is rolled back.
+    Orphaned transactions are rolled back.
     """
     job = cli.job(job_name, whole=True)
-    cli.confirm(f"Commit the promised transactions of job {job.name!r}?", yes)
+    cli.confirm(f"Commit the in-doubt transactions of job {job.name!r}?", yes)
     _settle(cli, job, "commit", script, arguments, force)
 
 
@@ -413,14 +416,14 @@ def commit(
 def abort(
     cli: Cli, job_name: str, arguments: Sequence[str], script: str | None, force: bool, yes: bool
 ) -> None:
-    """Drop what a dead job has promised.
+    """Abort the in-doubt transactions of a dead job.
 
-    The records in these transactions are lost: the job goes on after them.
+    The records in these transactions are lost: the job continues after them.
     """
     job = cli.job(job_name, whole=True)
     cli.confirm(
-        f"Drop the promised transactions of job {job.name!r}? The records in them are lost for "
-        "good, as the job goes on after them.",
+        f"Abort the in-doubt transactions of job {job.name!r}? Their records are permanently "
+        "lost, because the job continues after them.",
         yes,
     )
     _settle(cli, job, "abort", script, arguments, force)
@@ -441,31 +444,31 @@ def _settle(
         launch = program_of_job(cli, job.name, script, arguments)
         settled = with_program(launch, action, Settled, force=force)
     elif arguments:
-        raise ConfigurationError("arguments are for a program: name it with --script")
+        raise ConfigurationError("arguments are passed to a program: specify it with --script")
     else:
         settled = settle(job, Action(action), force=force)
     if cli.json:
         cli.out.document(settled)
         return
     if settled.checkpoint is None:
-        cli.out.line("nothing was promised")
+        cli.out.line("no in-doubt transactions")
     for uid, count in settled.transactions.items():
-        cli.out.line(f"{uid}: {count} {'committed' if action == 'commit' else 'dropped'}")
+        cli.out.line(f"{uid}: {count} {'committed' if action == 'commit' else 'aborted'}")
 
 
 @command("delete", "turnback delete orders", "turnback delete orders --savepoints --yes")
 @whole_job_argument
-@flag("--savepoints", help="Its savepoints too; otherwise they are kept.")
+@flag("--savepoints", help="Also delete its savepoints.")
 @flag(
     "--force",
-    help="Also if its driver cannot be asked, or sinks have promised output that is not committed.",
+    help="Delete it even if its driver cannot be reached or its sinks have in-doubt transactions.",
 )
 @yes_option
 def delete(cli: Cli, job_name: str, savepoints: bool, force: bool, yes: bool) -> None:
-    """Delete a job that does not run: its directory with all checkpoints, for good.
+    """Permanently delete a job that is not running, with all its checkpoints.
 
-    Savepoints are kept unless --savepoints is given, and can be started from. What sinks have
-    written stays. Names and ids have to be whole.
+    Keeps its savepoints, which jobs can still start from, unless --savepoints is given. Output of
+    sinks stays. Requires the full name or id.
     """
     from turnback.operations.deletion import delete_job, refuse_to_delete
 
@@ -473,7 +476,7 @@ def delete(cli: Cli, job_name: str, savepoints: bool, force: bool, yes: bool) ->
     refuse_to_delete(job, force=force)
     there = sum(row.exists is not False for row in job.savepoints())
     also = f" and {there} savepoints" if savepoints and there else ""
-    cli.confirm(f"Delete job {job.name!r} with all its checkpoints{also} for good?", yes)
+    cli.confirm(f"Permanently delete job {job.name!r} with all its checkpoints{also}?", yes)
     deleted = delete_job(job, cli.jobs, savepoints=savepoints, force=force)
     if cli.json:
         cli.out.document(deleted)
@@ -505,13 +508,13 @@ _COMPACTED: tuple[Column[CompactedTable], ...] = (
     "turnback compact orders --script job.py -- --input /data",
 )
 @job_argument
-@argument("uid", "[UID]", help="The sink whose table is meant; by default all tables of the job.")
+@argument("uid", "[UID]", help="Sink whose table to compact. Default: all tables of the job.")
 @arguments_argument
-@flag("--dry-run", help="Say what would be done, and do nothing.")
+@flag("--dry-run", help="Show what would be compacted, and change nothing.")
 @click.option(
     "--script",
     metavar="FILE",
-    help="The job's program, if only it knows the catalog of an Iceberg table.",
+    help="The job's program. Needed if only the program defines the catalog of an Iceberg table.",
 )
 def compact(
     cli: Cli,
@@ -521,10 +524,10 @@ def compact(
     dry_run: bool,
     script: str | None,
 ) -> None:
-    """Join small files of the Delta and Iceberg tables that a job writes.
+    """Merge small files of the Delta and Iceberg tables that a job writes.
 
-    The job may be running: no row changes, nothing is committed twice, and its own commits go on.
-    Old files stay for readers of older versions, until you vacuum the table.
+    The job can be running: no row changes, nothing is committed twice, and its own commits
+    continue. Old files stay for readers of older versions until you vacuum the table.
     """
     from turnback.launch.preflight import with_program
     from turnback.operations.compaction import CompactedTables, compact
@@ -535,20 +538,20 @@ def compact(
         words = (*(("--dry-run",) if dry_run else ()), *((uid,) if uid is not None else ()))
         done = with_program(launch, "compact", CompactedTables, words=words)
     elif arguments:
-        raise ConfigurationError("arguments are for a program: name it with --script")
+        raise ConfigurationError("arguments are passed to a program: specify it with --script")
     else:
         done = compact(
             job,
             uid,
             dry_run=dry_run,
-            on_table=lambda name: cli.out.message(f"Looking at the table of sink {name!r} ..."),
+            on_table=lambda name: cli.out.message(f"Reading the table of sink {name!r} ..."),
         )
     if cli.json:
         cli.out.document(done)
         return
     cli.out.records(_COMPACTED, list(done.tables))
     if dry_run:
-        cli.out.message("Nothing was done. Leave out --dry-run to do it.")
+        cli.out.message("Dry run: nothing was changed. Run again without --dry-run to compact.")
 
 
 @command(
@@ -558,10 +561,14 @@ def compact(
     "turnback redrive orders - < letters.json",
 )
 @whole_job_argument
-@argument("places", "LETTERS...", help="Files, directories or Delta tables; - for JSON lines.")
-@click.option("--operator", metavar="UID", help="Only those of this operator.")
-@flag("--dry-run", help="Only count them.")
-@flag("--no-wait", help="Do not wait until the job has taken them.")
+@argument(
+    "places",
+    "LETTERS...",
+    help="Files, directories or Delta tables, or - for JSON lines from stdin.",
+)
+@click.option("--operator", metavar="UID", help="Only dead letters of this operator.")
+@flag("--dry-run", help="Only count the dead letters.")
+@flag("--no-wait", help="Do not wait until a checkpoint of the job includes them.")
 @timeout_option
 def redrive(
     cli: Cli,
@@ -572,15 +579,15 @@ def redrive(
     no_wait: bool,
     timeout: str | None,
 ) -> ExitCode | None:
-    """Feed dead letters back to the operators whose functions had failed at them.
+    """Feed dead letters back to the operators whose functions failed on them.
 
-    Each is fed back exactly once, however often it is given. One that fails again becomes a dead
-    letter again. A job that does not run takes them when it is started.
+    Each is redriven exactly once, however often it is submitted. One that fails again becomes a
+    dead letter again. A job that is not running processes them when it is started.
     """
     from turnback.operations.dead_letters import Redrive, read_letters
 
     if no_wait and timeout is not None:
-        raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
+        raise ConfigurationError("--no-wait and --timeout cannot be used together")
     limit_ms = None if timeout is None else parse_duration(timeout, "--timeout")
     job = cli.job(job_name, whole=True)
     work = Redrive(job, read_letters(places, sys.stdin), operator)
@@ -590,7 +597,9 @@ def redrive(
         try:
             row = _wait(job, work, limit_ms)
         except KeyboardInterrupt:
-            cli.out.message("\nThey are given back; the job takes them in the background.")
+            cli.out.message(
+                "\nThe dead letters are submitted; the job processes them in the background."
+            )
             return ExitCode.INTERRUPTED
     if cli.json:
         cli.out.document(row)
@@ -606,24 +615,27 @@ def _wait(job: Job, work: Redrive, limit_ms: int | None) -> RedriveRow:
     while not (row := work.look()).done and job.liveness().takes_requests:
         if limit_ms is not None and (clock.monotonic() - began) * 1000 >= limit_ms:
             raise TimedOutError(
-                f"job {job.name!r} has not confirmed them after {format_duration(limit_ms)}; they "
-                "are given back, and it goes on with them"
+                f"job {job.name!r} has not confirmed the dead letters after "
+                f"{format_duration(limit_ms)}; they are submitted, and the job continues with "
+                "them"
             )
         clock.sleep(_POLL_S)
     return row
 
 
 def _print(cli: Cli, row: RedriveRow, *, dry_run: bool) -> None:
-    will = "would be given back" if dry_run else "given back"
-    cli.out.line(f"{row.letters:,} dead letters: {row.given:,} {will}, {row.before:,} before")
+    will = "would be submitted" if dry_run else "submitted"
+    cli.out.line(
+        f"{row.letters:,} dead letters: {row.given:,} {will}, {row.before:,} already submitted"
+    )
     if row.done and row.given:
-        cli.out.line(f"{row.fed:,} fed to job {row.job!r}")
+        cli.out.line(f"{row.fed:,} redriven by job {row.job!r}")
     elif row.given and not dry_run:
-        cli.out.message(f"Job {row.job!r} takes them with its next checkpoint, once it runs.")
+        cli.out.message(f"Job {row.job!r} processes them with its next checkpoint, once it runs.")
     if row.coming:
         cli.out.line(
-            f"{row.coming:,} not fed: the job was turned back to a time before them, so their "
-            "elements come again"
+            f"{row.coming:,} not redriven: the job was reset to a point before them and reads "
+            "their elements again"
         )
     for why, count in row.refused.items():
-        cli.out.line(f"{count:,} not fed: {why}", "red")
+        cli.out.line(f"{count:,} not redriven: {why}", "red")

@@ -182,7 +182,6 @@ class Output:
             self.message(message, "dim")
 
     def stderr(self) -> Console:
-        """Return a console of rich on stderr, for progress bars."""
         from rich.console import Console
 
         return Console(stderr=True, no_color=not self.color, soft_wrap=True)

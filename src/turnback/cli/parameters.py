@@ -59,21 +59,21 @@ def complete_snapshot(ctx: click.Context, param: click.Parameter, incomplete: st
 job_argument = argument(
     "job_name",
     "JOB",
-    help="Name, id, the beginning of either, or a job directory.",
+    help="Name or id of a job, a unique prefix of either, or a job directory.",
     complete=complete_job,
 )
 whole_job_argument = argument(
-    "job_name", "JOB", help="Its whole name or id, or a job directory.", complete=complete_job
+    "job_name", "JOB", help="Full name or id of a job, or a job directory.", complete=complete_job
 )
 snapshot_argument = argument(
     "snapshot_name",
     "SNAPSHOT",
     help="A savepoint's directory, a checkpoint's file, JOB@latest, JOB@chk-7, "
-    "JOB@2026-11-01T12:00, or JOB@ and a savepoint's id or label.",
+    "JOB@2026-11-01T12:00, or JOB@ followed by a savepoint's id or label.",
     complete=complete_snapshot,
 )
 state_option = click.option(
-    "--state", metavar="UID/NAME", help="One state; NAME alone if that is enough."
+    "--state", metavar="UID/NAME", help="One state. NAME alone is enough if it is unique."
 )
 yes_option = flag("--yes", "-y", help="Do not ask.")
 
@@ -89,38 +89,39 @@ def find_state(text: str, ids: Collection[tuple[str, str]], where: str) -> tuple
         return matching[0]
     if matching:
         names = ", ".join(sorted("/".join(id) for id in matching))
-        raise StateError(f"{where} has several states {text!r}: write one of {names}")
+        raise StateError(f"{where} has several states {text!r}: use one of {names}")
     uid, slash, name = text.rpartition("/")
     if slash:
         from turnback.snapshot.snapshot import check_state
 
         return check_state(where, ids, uid, name)
-    names = ", ".join(sorted("/".join(id) for id in ids)) or "none at all"
-    raise StateError(f"{where} has no state {text!r}; there is {names}")
+    names = ", ".join(sorted("/".join(id) for id in ids)) or "none"
+    raise StateError(f"{where} has no state {text!r}; available: {names}")
 
 
 # -- programs and what they start from
 
 script_argument = argument("script", "SCRIPT", help="A Python file.")
-arguments_argument = argument("arguments", "[ARGUMENTS]...", help="What the script is given.")
+arguments_argument = argument("arguments", "[ARGUMENTS]...", help="Arguments of the script.")
 allow_all_option = flag(
     "-n",
     "--allow-non-restored-state",
     "allow_all",
-    help="Drop whatever in the snapshot the program does not have.",
+    help="Drop everything in the snapshot that the program does not have.",
 )
 allow_option = click.option(
     "--allow",
     metavar="STATE",
     multiple=True,
-    help="Drop this if the program does not have it: UID/STATE, or all state, the position or "
-    "the promised output of a UID; may be repeated.",
+    help="Drop this if the program does not have it: UID/STATE, or UID for all state, the position "
+    "or the in-doubt output of an operator. Can be repeated.",
 )
 rename_option = click.option(
     "--rename",
     metavar="OLD=NEW",
     multiple=True,
-    help="What had another name in the snapshot: UID=UID or UID/STATE=UID/STATE; may be repeated.",
+    help="Map a name in the snapshot to a new one: UID=UID or UID/STATE=UID/STATE. Can be "
+    "repeated.",
 )
 
 
@@ -132,7 +133,10 @@ def _job_name(text: str) -> str:
 
 
 name_option = click.option(
-    "--name", metavar="NAME", type=_job_name, help="Name of the job, instead of the script's."
+    "--name",
+    metavar="NAME",
+    type=_job_name,
+    help="Name of the job, overriding the name in the script.",
 )
 
 
@@ -155,7 +159,7 @@ def script_path(text: str) -> str:
     path = Path(text).expanduser()
     if not path.is_file():
         reason = "is a directory" if path.is_dir() else "does not exist"
-        raise ConfigurationError(f"the script {text} {reason}: give the path of a Python file")
+        raise ConfigurationError(f"the script {text} {reason}: specify the path of a Python file")
     return str(path.absolute())
 
 
@@ -164,7 +168,7 @@ def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
     from turnback.config.configuration import location
 
     if not text.strip():
-        raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")
+        raise ConfigurationError("-s needs a snapshot: a path, chk-7, latest or a time")
     if "/" in text or Path(text).is_dir():
         path = location(text)
         if "://" not in path:
@@ -194,7 +198,7 @@ def _refuse_if_missing(path: str, options: Mapping[str, str]) -> None:
 def droppable(everything: bool, named: Sequence[str]) -> bool | tuple[str, ...]:
     """Return which state may be dropped: all of it, or what is named."""
     if everything and named:
-        raise ConfigurationError("-n and --allow contradict each other: give one of them")
+        raise ConfigurationError("-n and --allow cannot be used together")
     return everything or tuple(named)
 
 
@@ -204,6 +208,6 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         old, equals, new = pair.partition("=")
         if not equals or not old.strip() or not new.strip():
-            raise ConfigurationError(f"--rename {pair!r}: write OLD=NEW, such as counts=totals")
+            raise ConfigurationError(f"--rename {pair!r}: expected OLD=NEW, such as counts=totals")
         renames[old.strip()] = new.strip()
     return renames

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("added", "removed", "changed", "unchanged")
 
-_spark_option = flag("--spark", help="Use Spark, whatever the size.")
+_spark_option = flag("--spark", help="Use Spark regardless of size.")
 _UNKNOWN = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\].*? `([^`]+)`")
 
 # -- query
@@ -48,14 +48,14 @@ _UNKNOWN = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\].*? `([^`]+)`")
     'turnback query orders@chk-7 "SELECT count(*) FROM totals_total" --format csv',
 )
 @snapshot_argument
-@argument("sql", "[SQL]", help="The query; without one the tables are listed.")
-@number_option("--limit", least=1, default=1_000, help="Print at most N rows; 1000 if left out.")
+@argument("sql", "[SQL]", help="The query. Without it, the tables are listed.")
+@number_option("--limit", least=1, default=1_000, help="Print at most N rows. Default: 1000.")
 @click.option(
     "--format",
     metavar="FORMAT",
     type=click.Choice(["table", "csv", "json"]),
     default="table",
-    help="table, csv or json.",
+    help="Output format: table, csv or json.",
 )
 @_spark_option
 def query(
@@ -63,9 +63,9 @@ def query(
 ) -> None:
     """Query the states of a checkpoint or savepoint with SQL.
 
-    It only reads. Every state is a table, named after its operator's uid and its own name; without
-    a query the tables are listed. Most queries of states that fit this machine are answered at
-    once, by DuckDB (pip install 'turnback[query]'); others run in Spark, on this machine or on
+    Read-only. Every state is a table, named after its operator's uid and its own name; without a
+    query, the tables are listed. Most queries of states that fit on this machine run in DuckDB,
+    which is fast (pip install 'turnback[query]'); others run in Spark, on this machine or on
     SPARK_MASTER.
     """
     snapshot = cli.snapshot(snapshot_name)
@@ -87,7 +87,7 @@ def query(
     else:
         cli.out.table(columns, [[value_text(value) for value in row] for row in rows])
     if more:
-        cli.out.message(f"There are more than {limit} rows: give --limit to see more.")
+        cli.out.message(f"There are more than {limit} rows: use --limit to see more.")
 
 
 def _run(
@@ -149,16 +149,18 @@ def _collect(frame: DataFrame, most: int) -> tuple[list[str], list[list[Any]]]:
 @argument("a", "A", help="The earlier SNAPSHOT.", complete=complete_snapshot)
 @argument("b", "B", help="The later SNAPSHOT.", complete=complete_snapshot)
 @state_option
-@number_option("--rows", least=1, default=50, help="With --state, at most N rows; 50 if left out.")
-@flag("--exit-code", help="End with code 1 if anything differs.")
+@number_option(
+    "--rows", least=1, default=50, help="With --state, show at most N rows. Default: 50."
+)
+@flag("--exit-code", help="Exit with code 1 if anything differs.")
 @_spark_option
 def diff(
     cli: Cli, a: str, b: str, state: str | None, rows: int, exit_code: bool, spark: bool
 ) -> ExitCode | None:
     """Compare two checkpoints or savepoints, key by key.
 
-    Counts what was added, removed and changed in every state; with --state shows the keys of one.
-    They may be of different jobs. Large ones are compared by Spark, on this machine or on
+    Counts the keys added, removed and changed in every state; with --state, shows the keys of one.
+    The snapshots can belong to different jobs. Spark compares large ones, on this machine or on
     SPARK_MASTER.
     """
     from turnback.snapshot.diff import state_ids
@@ -309,11 +311,7 @@ _CALLING = re.compile(r"\b(REFLECT|TRY_REFLECT|JAVA_METHOD)\s*\(")
 
 
 def check_read_only(sql: str) -> None:
-    """Refuse a statement that might change something.
-
-    Raises:
-        ConfigurationError: It is no query, or it writes, or calls any method of Java.
-    """
+    """Refuse a statement that might change something."""
     plain = _QUOTED.sub(lambda match: " " if match["comment"] else " x ", sql).upper()
     first = _WORD.search(plain)
     word = first[0] if first else ""
@@ -322,7 +320,7 @@ def check_read_only(sql: str) -> None:
         return
     what = writing[0].strip(" (") if writing else word or "nothing"
     raise ConfigurationError(
-        f"turnback query only reads, and this is {what}: write SELECT ..., and to change state use "
+        f"turnback query only reads, and this is {what}: use SELECT ...; to change state, use "
         "SavepointWriter"
     )
 
@@ -335,24 +333,24 @@ def check_read_only(sql: str) -> None:
 )
 @job_argument
 @argument("uid", "UID", help="The operator.")
-@argument("state", "STATE", help="The name of its state.")
+@argument("state", "STATE", help="Name of a state of the operator.")
 @argument(
     "key",
     "KEY",
-    help="Text, a number, true, a date or time in ISO format, bytes as 0x00ff; several columns or "
-    "a row as a JSON array.",
+    help="Text, a number, true, a date or time in ISO format, or bytes as 0x00ff; a JSON array for "
+    "several columns or a row.",
 )
 @number_option(
-    "--rows", least=1, default=50, help="Most list elements or map entries; 50 if left out."
+    "--rows", least=1, default=50, help="Show at most N list elements or map entries. Default: 50."
 )
-@click.option("--after", metavar="NEXT", help="Go on behind the page that ended with this.")
+@click.option("--after", metavar="NEXT", help="Continue after the page that ended with NEXT.")
 def get(
     cli: Cli, job_name: str, uid: str, state: str, key: str, rows: int, after: str | None
 ) -> ExitCode | None:
-    """Show what a state of a job holds for one key.
+    """Show the value of a state for one key.
 
-    It is the state of the newest checkpoint: what the job would go on with if it failed now. The
-    job may run and does not notice. Needs no Spark. Ends with code 3 if there is nothing.
+    Reads the newest checkpoint, from which the job would resume if it failed now. A running job is
+    not affected. Does not use Spark. Exits with code 3 if there is no value.
     """
     from turnback.views.browse import look_up
 
@@ -364,7 +362,7 @@ def get(
         _print(cli, found, job.now_ms())
     else:
         cli.out.message(
-            f"{job.name}: state {state!r} of operator {uid!r} holds nothing for {key!r} in "
+            f"{job.name}: state {state!r} of operator {uid!r} has no value for {key!r} in "
             f"{found.snapshot}, epoch {found.epoch}"
         )
     return None if found.found else ExitCode.NOT_FOUND
@@ -377,4 +375,4 @@ def _print(cli: Cli, found: KeyView, now_ms: int) -> None:
         cli.out.table(found.columns, [[value_text(value) for value in row] for row in found.rows])
     cli.out.hint(f"{found.snapshot}, epoch {found.epoch}, {time_ago(found.created_ms, now_ms)}")
     if found.next is not None:
-        cli.out.message(f"There is more: --after {found.next}")
+        cli.out.message(f"For the next page, add --after {found.next}")

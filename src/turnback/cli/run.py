@@ -50,8 +50,8 @@ _POLL_S = 0.1
 """For how long a detached start waits for the first epoch to begin, which it never does without
 input; for how long until it is over; and how often it looks."""
 _ADVICE = (
-    "On the command line that is --rename OLD=NEW, --allow STATE, or -n to drop all of it. "
-    "turnback check tells beforehand."
+    "On the command line, use --rename OLD=NEW, --allow STATE, or -n to drop all of it. To find "
+    "out before a start, run turnback check."
 )
 
 
@@ -65,7 +65,7 @@ _ADVICE = (
 )
 @script_argument
 @arguments_argument
-@flag("-d", "--detached", help="Return once the job has had an epoch, or runs without input.")
+@flag("-d", "--detached", help="Return once the job has completed an epoch, or runs without input.")
 @click.option(
     "-s",
     "--start-from",
@@ -81,19 +81,22 @@ _ADVICE = (
     "--claim-mode",
     metavar="MODE",
     type=click.Choice(["no_claim", "claim"]),
-    help="no_claim: the savepoint stays as it is; claim: the job may delete it.",
+    help="no_claim: the savepoint stays as it is; claim: the job owns it and can delete it.",
 )
-@number_option("-p", "--parallelism", least=1, help="Number of instances of every operator.")
-@flag("--fresh", help="Start empty although there are checkpoints.")
+@number_option(
+    "-p", "--parallelism", least=1, help="Number of parallel instances of every operator."
+)
+@flag("--fresh", help="Start with empty state even if there are checkpoints.")
 @name_option
-@flag("--fork", help="The snapshot may be another job's; --name with -s says so as well.")
+@flag("--fork", help="Allow a snapshot of another job. Implied by --name with -s.")
 @flag(
     "--allow-pickled-state",
-    help="Read pickled objects in the snapshot, which runs code that is in it.",
+    help="Read pickled objects in the snapshot. This can run code that the snapshot contains.",
 )
 @flag(
     "--take-over-sinks",
-    help="Write to targets of sinks that belong to another job, which may not any more.",
+    help="Take over sink targets that belong to another job, which can then no longer write to "
+    "them.",
 )
 @flag(
     "--standby",
@@ -118,16 +121,16 @@ def run(
     take_over_sinks: bool,
     standby: bool,
 ) -> ExitCode | None:
-    """Run a job, and start it again when its driver dies.
+    """Run a job, and restart it when its driver dies.
 
-    SCRIPT is a plain Python file that calls execute(). The job goes on from its latest
-    checkpoint. The options given here override those in the script. Without -d its output is
-    printed here, and Ctrl-C cancels it.
+    SCRIPT is a plain Python file that calls execute(). The job resumes from its latest checkpoint.
+    Options given here override those in the script. Without -d, the job's output is printed here,
+    and Ctrl-C cancels the job.
     """
     from turnback.job.run import ClaimMode, Launch
 
     if fresh and start_from is not None:
-        raise ConfigurationError("--fresh and -s contradict each other: give one of them")
+        raise ConfigurationError("--fresh and -s cannot be used together")
     if standby and (fresh or start_from is not None):
         raise ConfigurationError(
             "--standby resumes the job from its newest checkpoint: start the job with "
@@ -171,8 +174,8 @@ def _warn_of_misplaced(cli: Cli, script: str, arguments: Sequence[str]) -> None:
     if meant:
         words = " ".join(dict.fromkeys(meant))
         cli.out.message(
-            f"note: what stands behind the script goes to the script, {words} too. If it is for "
-            f"turnback: turnback run {words} ... {script}",
+            f"note: arguments after the script are passed to the script, including {words}. To "
+            f"pass them to turnback instead: turnback run {words} ... {script}",
             "yellow",
         )
 
@@ -199,9 +202,9 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
     _print_started(cli, job)
     if failed is None:
         return None
-    why = (failed.cause or failed.problem or "its log tells why").partition("\n")[0]
-    again = "; it is started again" if failed.state == "RESTARTING" else ""
-    cli.out.message(f"job {job.name!r} has failed before its first epoch{again}: {why}", "red")
+    why = (failed.cause or failed.problem or "see its log for the reason").partition("\n")[0]
+    again = "; it is being restarted" if failed.state == "RESTARTING" else ""
+    cli.out.message(f"job {job.name!r} failed before its first epoch{again}: {why}", "red")
     return ExitCode.FAILED
 
 
@@ -291,7 +294,7 @@ class AttachedJob:
             raise self._failure(end)
         state = self._print_end()
         if state is None:
-            raise JobFailedError(f"the job has not ended, but {end.reason}: start it again")
+            raise JobFailedError(f"the job has not ended, but {end.reason}: start the job again")
         return ExitCode.FAILED if state == "FAILED" else None
 
     def _failure(self, end: RunEnd) -> TurnbackError:
@@ -357,7 +360,7 @@ class AttachedJob:
     metavar="SNAPSHOT",
     required=True,
     shell_complete=complete_snapshot,
-    help="What it would start from, as for run.",
+    help="Snapshot to start from, as for run.",
 )
 @allow_all_option
 @allow_option
@@ -373,11 +376,11 @@ def check(
     rename: Sequence[str],
     name: str | None,
 ) -> ExitCode | None:
-    """Tell what would happen if a job were started from a snapshot.
+    """Check whether a job can start from a snapshot.
 
-    Tells for each state whether it would be restored, migrated, new, unclaimed or incompatible.
-    SCRIPT is run until it calls execute(); no job is started. Ends with code 5 if the job would
-    refuse to start, so that it can guard an upgrade.
+    Shows for each state whether it would be restored, migrated, new, unclaimed or incompatible.
+    SCRIPT runs until it calls execute(); no job is started. Exits with code 5 if the job would
+    refuse to start, so an upgrade can be checked in a script.
     """
     from turnback.job.run import Launch, LaunchMode
     from turnback.launch.preflight import with_program
@@ -412,5 +415,5 @@ def _print_report(cli: Cli, report: CheckReport) -> None:
     if report.ok:
         cli.out.message(f"ok: the job would start from {report.snapshot}", "green")
     else:
-        things = "one thing keeps" if blocking == 1 else f"{blocking} things keep"
+        things = "1 problem prevents" if blocking == 1 else f"{blocking} problems prevent"
         cli.out.message(f"not ok: {things} the job from starting", "bold red")

@@ -46,16 +46,20 @@ _PAGE = 1_000
 )
 @snapshot_argument
 @state_option
-@click.option("--key", metavar="KEY", help="Of the state, rows of this key; abc* works.")
-@number_option("--rows", least=1, default=50, help="Of the state, at most N rows; 50 if left out.")
-@flag("--script", help="Print the script of the program that took it, with stars for secrets.")
+@click.option(
+    "--key", metavar="KEY", help="With --state, show rows of this key; abc* matches a prefix."
+)
+@number_option(
+    "--rows", least=1, default=50, help="With --state, show at most N rows. Default: 50."
+)
+@flag("--script", help="Print the script of the program that took it, with secrets masked.")
 def inspect(
     cli: Cli, snapshot_name: str, state: str | None, key: str | None, rows: int, script: bool
 ) -> None:
     """Show what is in a checkpoint or savepoint.
 
-    Who took it and when, how its job was started, its states with their types and sizes, and where
-    its sources go on. With --state the rows of one state. Needs no Spark.
+    Shows who took it and when, how its job was started, its states with their types and sizes, and
+    the positions of its sources. With --state, shows the rows of one state. Does not use Spark.
     """
     from turnback.views.snapshots import describe
 
@@ -67,7 +71,7 @@ def inspect(
         _print_rows(cli, snapshot, state, key, rows)
         return
     if key is not None:
-        raise ConfigurationError("--key is about the rows of a state: give --state UID/NAME too")
+        raise ConfigurationError("--key selects rows of a state: use it with --state UID/NAME")
     if cli.json:
         cli.out.document(describe(snapshot))
     else:
@@ -89,7 +93,7 @@ def _print_snapshot(out: Output, view: SnapshotView) -> None:
         out.head("Transactions of sinks")
         out.table(("uid", Column[None]("prepared", right=True)), view.transactions.items())
     if view.targets:
-        out.head("Versions of tables that match it")
+        out.head("Matching versions of tables")
         out.table(("uid", "version"), view.targets.items())
 
 
@@ -124,7 +128,7 @@ def _program_facts(view: SnapshotView) -> list[tuple[str, Value]]:
     started = view.started
     if started is None:
         return []
-    changed = {True: "has changed since, see --script", False: "is as it was", None: None}
+    changed = {True: "changed since, see --script", False: "unchanged", None: None}
     main = ("python", "turnback", "pyspark")
     return [
         ("started with", join(started.command or started.script) or None),
@@ -140,8 +144,8 @@ def _print_script(cli: Cli, snapshot: Snapshot) -> None:
     started = describe(snapshot).started
     if started is None or started.text is None:
         raise NotFoundError(
-            f"{snapshot.name} does not hold the script it was taken of: it was written by an older "
-            "version, or there was none"
+            f"{snapshot.name} does not contain the script of its job: it was written by an older "
+            "version, or the job had no script"
         )
     click.echo(started.text, nl=False)  # as it is, to be used again
 
@@ -154,7 +158,7 @@ def _print_rows(cli: Cli, snapshot: Snapshot, state: str, key: str | None, most:
         return
     cli.out.table(page.columns, [[value_text(value) for value in row] for row in page.rows])
     if page.next is not None:
-        cli.out.hint(f"There is more: --rows {most * 10}")
+        cli.out.hint(f"To see more rows, add --rows {most * 10}")
 
 
 def _read_rows(
@@ -185,7 +189,7 @@ def _read_rows(
 def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
     """Read every file of a checkpoint or savepoint and compare it with its checksum.
 
-    Ends with code 6 if a file is missing or damaged.
+    Exits with code 6 if a file is missing or damaged.
     """
     from turnback.snapshot.snapshot import verify_snapshot
     from turnback.views.snapshots import describe
@@ -227,12 +231,12 @@ def _progress_bar(cli: Cli) -> Iterator[Callable[[int, int], None] | None]:
     "turnback dispose orders@before-upgrade --yes",
 )
 @snapshot_argument
-@flag("--force", help="Even if a job was started from it and still needs it.")
+@flag("--force", help="Delete it even if a job was started from it and still needs it.")
 @yes_option
 def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
-    """Delete a savepoint for good.
+    """Permanently delete a savepoint.
 
-    Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
+    Does not delete checkpoints, which belong to their job. Requires the full name or id.
     """
     from turnback.operations.deletion import dispose as delete
     from turnback.storage.locations import display_path
@@ -242,7 +246,7 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
     view = describe(snapshot)
     name = view.id if view.label is None else f"{view.id} ({view.label})"
     location = display_path(view.location)
-    cli.confirm(f"Delete {view.kind} {name} of job {view.job!r} at {location} for good?", yes)
+    cli.confirm(f"Permanently delete {view.kind} {name} of job {view.job!r} at {location}?", yes)
     delete(snapshot, cli.jobs, force=force)
     if cli.json:
         cli.out.document({"disposed": location, "id": view.id, "job": view.job})

@@ -28,27 +28,27 @@ _SHORTEST_TOKEN = 16
 
 
 @command("ui", "turnback ui", "turnback ui --port 0 --read-only", "turnback ui --open")
-@click.option("--host", metavar="ADDRESS", help="Listen here instead of web.address.")
+@click.option("--host", metavar="ADDRESS", help="Listen on this address instead of web.address.")
 @number_option(
     "--port",
     least=0,
     most=65535,
-    help="Listen on this port instead of web.port; 0 for any that is free.",
+    help="Listen on this port instead of web.port; 0 for any free port.",
 )
-@flag("--read-only", help="Nobody can change anything.")
+@flag("--read-only", help="Disable all changes.")
 @click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Use the token in this file.",
+    help="Read the token from this file.",
 )
 @click.option(
     "--allowed-host",
     metavar="NAME",
     multiple=True,
-    help="A name browsers may use; may be repeated.",
+    help="Host name that browsers can use for the dashboard. Can be repeated.",
 )
-@flag("--open", "browse", help="Open it in a browser.")
+@flag("--open", "browse", help="Open the dashboard in a browser.")
 def ui(
     cli: Cli,
     host: str | None,
@@ -60,9 +60,9 @@ def ui(
 ) -> None:
     """Start the dashboard.
 
-    Prints its address and serves until Ctrl-C. On this machine everyone may read; changing
-    something needs the token in the address. Bound to another address, everything needs it.
-    With --json the address is printed as a JSON document once it serves.
+    Prints its address and serves until Ctrl-C. On this machine, everyone can read; changes need the
+    token in the address. Bound to another address, everything needs the token. With --json, prints
+    the address as a JSON document once the dashboard serves.
     """
     configuration = cli.configuration
     token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
@@ -105,15 +105,15 @@ def _read_token(path: Path) -> str:
         token = path.read_text("utf-8").strip()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--token-file {path} cannot be read: {error}") from error
+        raise ConfigurationError(f"cannot read --token-file {path}: {error}") from error
     short = len(token) < _SHORTEST_TOKEN
     if short or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError(
-            f"--token-file {path} must hold one word of at least {_SHORTEST_TOKEN} characters, "
-            "such as `openssl rand -hex 32` prints"
+            f"--token-file {path} must contain one word of at least {_SHORTEST_TOKEN} "
+            "characters, for example from `openssl rand -hex 32`"
         )
     if mode & 0o077:
-        raise ConfigurationError(f"others may read {path}: chmod 600 {path}")
+        raise ConfigurationError(f"{path} is readable by others: run chmod 600 {path}")
     return token
 
 
@@ -134,7 +134,7 @@ def _open_browser(cli: Cli, private: Path, address: str) -> None:
     page.touch(mode=0o600)
     page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">\n')
     if not webbrowser.open(page.as_uri()):
-        cli.out.message("No browser could be opened: open the address yourself.")
+        cli.out.message("Could not open a browser: open the address yourself.")
 
 
 # -- config
@@ -146,15 +146,15 @@ def _open_browser(cli: Cli, private: Path, address: str) -> None:
     "turnback config savepoints --doc",
     "turnback config --set-only -D state.checkpoints.num-retained=3",
 )
-@argument("text", "[TEXT]", help="Only keys that hold this text.")
-@flag("--set-only", help="Leave defaults out.")
-@flag("--doc", help="Also print what each key does.")
+@argument("text", "[TEXT]", help="Only keys that contain this text.")
+@flag("--set-only", help="Omit keys that have their default.")
+@flag("--doc", help="Also print the description of each key.")
 def config(cli: Cli, text: str | None, set_only: bool, doc: bool) -> None:
-    """Show the configuration: every key, its value and where that comes from.
+    """Show the configuration: every key, its value and the origin of the value.
 
-    Defaults are overridden by turnback.yaml (or the file that TURNBACK_CONF names), that by
-    environment variables, those by the program, and that by -D. What a program sets is known only
-    when it runs: the dashboard shows it for a running job.
+    In ascending precedence: defaults, turnback.yaml (or the file that TURNBACK_CONF names),
+    environment variables, the program, and -D. Values set by a program are known only when it runs:
+    the dashboard shows them for a running job.
     """
     from turnback.views.model import ConfigRow
 
@@ -171,7 +171,7 @@ def config(cli: Cli, text: str | None, set_only: bool, doc: bool) -> None:
         style = "dim" if row.origin == "default" else "bold"
         value = None if row.value is None else Cell(row.value, style)
         table.append([row.key, value, Cell(row.origin, style), *([row.doc] if doc else [])])
-    cli.out.table(("key", "value", "origin", *(("what it does",) if doc else ())), table)
+    cli.out.table(("key", "value", "origin", *(("description",) if doc else ())), table)
 
 
 # -- gc
@@ -186,26 +186,25 @@ _COLUMNS: tuple[Column[Garbage], ...] = (
 
 
 @command("gc", "turnback gc --dry-run", "turnback gc --yes --json")
-@flag("--dry-run", help="Only show what would be removed.")
+@flag("--dry-run", help="Only show what would be deleted.")
 @yes_option
 def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
-    """Remove what nothing needs any more.
+    """Delete files that are no longer needed.
 
-    Files that no checkpoint references, files that were being written when a process died,
-    savepoints that were given up, records of savepoints that are gone; and on this machine local
-    stores that jobs do not use any more, and what launches that are over have left, their logs
-    too. Only jobs below the root, and launches of such jobs, are considered; a launch that never
-    came to a job belongs to the root it was started with. Jobs that run, or may run, are left
-    alone.
+    Deletes files that no checkpoint references, files that were being written when a process died,
+    abandoned savepoints, and records of savepoints that no longer exist; on this machine also
+    unused local stores of jobs, and the files of ended launches, including their logs. Considers
+    only jobs below the root and their launches; a launch that never became a job belongs to the
+    root it was started with. Skips jobs that are running or may be running.
     """
     from turnback.launch.runs import Runs
 
     runs = Runs(cli.runs_dir)
     findings = _scan(cli, runs)
     if not cli.json:
-        cli.out.records(_COLUMNS, findings.garbage, "There is nothing to remove.")
+        cli.out.records(_COLUMNS, findings.garbage, "Nothing to delete.")
         for skipped in findings.skipped:
-            cli.out.message(f"left alone: {skipped.path}: {skipped.reason}", "yellow")
+            cli.out.message(f"skipped: {skipped.path}: {skipped.reason}", "yellow")
     left: list[str] = []
     if findings.garbage and not dry_run:
         cli.confirm(f"Remove {_amount(findings.garbage)}?", yes)
@@ -230,7 +229,7 @@ def _scan(cli: Cli, runs: Runs) -> Findings:
     if not finished.unclear:
         return findings
     names = ", ".join(path.name for path in finished.unclear)
-    reason = f"nothing tells which root these launches belong to, so remove them by hand: {names}"
+    reason = f"the root of these launches is unknown, so delete them yourself: {names}"
     skipped = Skipped(path=str(runs.root), reason=reason)
     return Findings(garbage=findings.garbage, skipped=(*findings.skipped, skipped))
 
@@ -244,7 +243,7 @@ def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
         try:
             remove(item, cli.storage_options, runs.remove)
         except (StillNeededError, StorageError) as error:
-            cli.out.message(f"left alone: {item.path}: {error}", "yellow")
+            cli.out.message(f"skipped: {item.path}: {error}", "yellow")
             left.append(item.path)
     removed = [item for item in garbage if item.path not in left]
     cli.out.message(f"Removed {_amount(removed)}.")

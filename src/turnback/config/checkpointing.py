@@ -44,44 +44,44 @@ class CheckpointSettings(Settings):
 
     interval_ms: int | None = duration_field(
         f"{_CHECKPOINTING}.interval",
-        "Time between the starts of two checkpoints; none are taken when it is not set.",
+        "Time between the starts of two checkpoints. If not set, no checkpoints are taken.",
         least=_MINIMUM_MS,
-        hint="; leave it out for none",
+        hint="; omit it to disable them",
     )
     mode: CheckpointingMode = option_field(
         f"{_CHECKPOINTING}.mode",
         choice(CheckpointingMode),
-        "`exactly-once`, or `at-least-once` for lower latency and duplicates after a failure.",
+        "`exactly-once`, or `at-least-once` for lower latency, with duplicates after a failure.",
         "exactly-once",
     )
     timeout_ms: int = duration_field(
         f"{_CHECKPOINTING}.timeout",
-        "A checkpoint that takes longer is discarded.",
+        "A checkpoint that takes longer than this is discarded.",
         "10 min",
         _MINIMUM_MS,
     )
     min_pause_ms: int = duration_field(
         f"{_CHECKPOINTING}.min-pause",
-        "Minimum time between the end of one checkpoint and the start of the next; above 0, only "
-        "one checkpoint is in progress at a time.",
+        "Minimum time between the end of one checkpoint and the start of the next; if above 0, "
+        "only one checkpoint is in progress at a time.",
         "0 ms",
     )
     max_concurrent: int = option_field(
         f"{_CHECKPOINTING}.max-concurrent-checkpoints",
         count(1),
-        "How many checkpoints may be in progress at once.",
+        "Maximum number of checkpoints in progress at the same time.",
         "1",
     )
     tolerable_failures: int = option_field(
         f"{_CHECKPOINTING}.tolerable-failed-checkpoints",
         count(0),
-        "How many checkpoints may fail in a row before the job fails.",
+        "Number of consecutive checkpoint failures that the job tolerates.",
         "0",
     )
     num_retained: int = option_field(
         f"{_CHECKPOINTING}.num-retained",
         count(1),
-        "How many complete checkpoints are retained.",
+        "Number of complete checkpoints to retain.",
         "1",
         aliases=("state.checkpoints.num-retained",),
     )
@@ -95,22 +95,22 @@ class CheckpointSettings(Settings):
     incremental: bool = option_field(
         f"{_CHECKPOINTING}.incremental",
         flag,
-        "Accepted for programs that set it: checkpoints always are incremental.",
+        "Accepted for compatibility: checkpoints are always incremental.",
         "true",
         aliases=("state.backend.incremental",),
     )
     storage: CheckpointStorage | None = option_field(
         f"{_CHECKPOINTING}.storage",
         choice(CheckpointStorage),
-        "Where checkpoints are stored: `filesystem`, or `jobmanager` for the driver's memory; when "
-        "it is not set, the state backend decides.",
+        "Where checkpoints are stored: `filesystem`, or `jobmanager` for the driver's memory. "
+        "If not set, the state backend decides.",
         aliases=("state.checkpoint-storage",),
     )
     directory: str = option_field(
         "state.checkpoints.dir",
         text,
-        "Where job directories are, with their checkpoints: a path, or a URI such as "
-        "`s3://bucket/jobs`.",
+        "Directory that holds all jobs with their checkpoints: a path, or a URI such as "
+        "`s3://bucket/jobs` or `hdfs://namenode:8020/jobs`.",
         "~/.turnback/jobs",
         aliases=(f"{_CHECKPOINTING}.dir",),
     )
@@ -144,10 +144,10 @@ def _cron(key: str, value: Any) -> str:
     try:
         simulated = CronSim(expression, datetime(2000, 1, 1))
     except (CronSimError, AssertionError, ValueError) as error:
-        reason = str(error) or "it cannot be understood"
+        reason = str(error) or "it is not a valid cron expression"
         raise _bad_cron(key, expression, reason[0].lower() + reason[1:]) from None
     if next(simulated, None) is None:
-        raise _bad_cron(key, expression, "that day never comes")
+        raise _bad_cron(key, expression, "that day never occurs")
     return expression
 
 
@@ -161,7 +161,7 @@ def _timezone(key: str, value: Any) -> str:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ConfigurationError(
-            f"{key} is {name!r}, which is no time zone; for example 'UTC' or 'Europe/Berlin'"
+            f"{key} is {name!r}, which is not a time zone; use for example 'UTC' or 'Europe/Berlin'"
         ) from None
     return name
 
@@ -182,20 +182,20 @@ class SavepointSettings(Settings):
     directory: str | None = option_field(
         "state.savepoints.dir",
         text,
-        "Where savepoints go when nobody names a directory: a path or a URI.",
+        "Default directory for savepoints: a path or a URI.",
         aliases=("execution.checkpointing.savepoint-dir",),
     )
     interval_ms: int | None = duration_field(
         "savepoints.schedule.interval",
         "Time between two scheduled savepoints.",
         least=1_000,
-        hint="; leave it out for none",
+        hint="; omit it to disable them",
     )
     cron: str | None = option_field(
         "savepoints.schedule.cron",
         _cron,
-        "When scheduled savepoints are taken, as a cron expression of five fields; instead of the "
-        "interval.",
+        "When scheduled savepoints are taken, as a cron expression of five fields. Alternative "
+        "to the interval.",
     )
     timezone: str = option_field(
         "savepoints.schedule.timezone", _timezone, "Time zone of the cron expression.", "UTC"
@@ -203,7 +203,8 @@ class SavepointSettings(Settings):
     keep: int = option_field(
         "savepoints.schedule.keep",
         count(1),
-        "How many scheduled savepoints are retained; those taken on request always are.",
+        "Number of scheduled savepoints to retain. Savepoints taken on request are always "
+        "retained.",
         "3",
     )
     on_stop: bool = option_field(
@@ -215,7 +216,7 @@ class SavepointSettings(Settings):
     format: SavepointFormat = option_field(
         "savepoints.format",
         choice(SavepointFormat),
-        "How savepoints are written: `canonical` for any backend and for people, `native` for "
+        "Format of savepoints: `canonical`, readable by any backend and tool, or `native` for "
         "speed.",
         "canonical",
     )

@@ -65,13 +65,7 @@ class RawSetting(NamedTuple):
 def read_layer(
     precedence: Precedence, settings: Iterable[RawSetting], where: str | None = None
 ) -> dict[str, Setting]:
-    """Check the settings of one layer.
-
-    Args:
-        precedence: The layer.
-        settings: Keys, by any of their names, and values.
-        where: What error messages call the layer; by default the origin.
-    """
+    """Check the settings of one layer, which errors call `where`, or else by the origin."""
     layer: dict[str, Setting] = {}
     names: dict[str, str] = {}
     for raw in settings:
@@ -85,7 +79,7 @@ def read_layer(
             both = f"{raw.key} and {names[option.key]}"
             if raw.key == names[option.key]:
                 both = f"two values of {raw.key}"
-            raise ConfigurationError(f"{where or raw.origin}: {both} disagree: keep one of them")
+            raise ConfigurationError(f"{where or raw.origin}: {both} differ: keep one of them")
         layer[option.key], names[option.key] = Setting(text, raw.origin, precedence), raw.key
     return layer
 
@@ -104,7 +98,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
         if not equals or not key:
             start = key if equals or len(key) < 80 else f"{key[:77]}..."
             raise ConfigurationError(
-                f"-D {start}: write key=value, for example -D parallelism.default=4"
+                f"-D {start}: expected key=value, for example -D parallelism.default=4"
             )
         if settings.get(key, value) != value:
             raise ConfigurationError(f"-D {key} is given twice with different values: keep one")
@@ -130,12 +124,12 @@ def variable_layer(environ: Mapping[str, str]) -> Layer:
     for name in names:
         if name.startswith(variable_of("spark.")):
             raise ConfigurationError(
-                f"{name}: Spark's settings cannot be given as variables, whose names have no small "
-                "letters; use the configuration file or -D"
+                f"{name}: Spark's settings cannot be set by environment variables, whose names "
+                "are upper case; use the configuration file or -D"
             )
         if name not in _KEYS:
             raise ConfigurationError(
-                f"{name} stands for no configuration key{suggestion(name, tuple(_KEYS))}"
+                f"{name} does not match any configuration key{suggestion(name, tuple(_KEYS))}"
             )
     given = (RawSetting(_KEYS[name], environ[name], name) for name in names)
     return read_layer(Precedence.ENVIRONMENT, given)
@@ -159,7 +153,7 @@ def file_layer(environ: Mapping[str, str], directory: Path) -> Layer:
     path = directory / Path(name).expanduser()
     if not path.is_file():
         if named:
-            raise ConfigurationError(f"{FILE_VARIABLE} names {named!r}, which is no file")
+            raise ConfigurationError(f"{FILE_VARIABLE} is {named!r}, which is not a file")
         return {}
     return read_layer(Precedence.FILE, _read(path, name))
 
@@ -174,17 +168,19 @@ def _read(path: Path, name: str) -> list[RawSetting]:
         mark = error.problem_mark
         line = f" in line {mark.line + 1}" if mark else ""
         raise ConfigurationError(
-            f"{name} cannot be read as YAML: {error.problem or 'it is malformed'}{line}"
+            f"{name} is not valid YAML: {error.problem or 'it is malformed'}{line}"
         ) from None
     except RecursionError:
-        raise ConfigurationError(f"{name} cannot be read as YAML: it is nested too deep") from None
+        raise ConfigurationError(
+            f"{name} cannot be read as YAML: it is nested too deeply"
+        ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{name} cannot be read as YAML: {error}") from error
     if document is None:
         return []
     if not isinstance(document, dict):
         raise ConfigurationError(
-            f"{name} must hold keys and values, such as 'state.backend.type: x'"
+            f"{name} must contain keys and values, such as 'state.backend.type: x'"
         )
     return [RawSetting(key, value, name) for key, value in _flat(document)]
 
@@ -212,7 +208,7 @@ def _loader() -> Any:
             for index, key in enumerate(keys):
                 if key.value in (earlier.value for earlier in keys[:index]):
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} is there twice", key.start_mark
+                        None, None, f"{key.value!r} appears twice", key.start_mark
                     )
             return super().construct_mapping(node, deep)
 
@@ -331,8 +327,8 @@ class Configuration:
         made = read_layer(Precedence.SETTERS, [RawSetting(key, value, CODE)])
         return self._with_setters({**self._layers.get(Precedence.SETTERS, {}), **made})
 
-    def without_code(self, prefix: str) -> Configuration:
-        """Return a configuration without the keys below a prefix that `with_code` had set."""
+    def without_code(self, prefix: str | tuple[str, ...]) -> Configuration:
+        """Return a configuration without keys of these prefixes that `with_code` had set."""
         setters = self._layers.get(Precedence.SETTERS, {})
         return self._with_setters({k: s for k, s in setters.items() if not k.startswith(prefix)})
 
@@ -401,8 +397,8 @@ class ConfigurationEditor:
         """Set keys in code: all of them, or none if one cannot be used."""
         self._set(self.current, settings)
 
-    def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:
-        """The same, and forget what code had set below this prefix."""
+    def replace(self, prefix: str | tuple[str, ...], settings: Mapping[str, Any]) -> None:
+        """The same, and forget what code had set with one of these prefixes."""
         self._set(self.current.without_code(prefix), settings)
 
     def _set(self, configuration: Configuration, settings: Mapping[str, Any]) -> None:
@@ -416,7 +412,7 @@ _STORAGE = "execution.checkpointing.storage"
 
 
 def storage_options(configuration: Configuration) -> dict[str, str]:
-    """The settings of object stores, as `open_storage` takes them."""
+    """The settings of storages, as `open_storage` takes them."""
     return as_storage_options(configuration.raw)
 
 

@@ -31,11 +31,8 @@ class Option:
 
     Attributes:
         parse: Reads a value, whoever wrote it.
-        doc: What it does, in a sentence.
         default: What counts when it is not set, as people write it; None for nothing.
         field: The field it fills, where a group of keys fills a data class.
-        aliases: Other names for the same key.
-        secret: Whether its value is never printed.
         write: Turns what `parse` returns into text that `parse` reads alike.
     """
 
@@ -55,7 +52,7 @@ class Option:
     def text(self, spelling: str, value: Any) -> str:
         """A value, checked, in the one form in which it is stored and printed."""
         if value is None:
-            raise ConfigurationError(f"{spelling} has no value: give it one, or leave it out")
+            raise ConfigurationError(f"{spelling} has no value: give it one, or omit it")
         if isinstance(value, Mapping | list | tuple | set):
             kind = type(value).__name__
             raise ConfigurationError(f"{spelling} is a {kind}: it must be text or a number")
@@ -81,7 +78,9 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
                 continue
             value = option.parse(key, configuration[key])
             if origin and values[option.field] != value:
-                raise ConfigurationError(f"{key} and {origin} disagree: keep one of them")
+                raise ConfigurationError(
+                    f"{key} and {origin} have different values: keep one of them"
+                )
             values[option.field], origin = value, key
     return values
 
@@ -201,7 +200,7 @@ def text(key: str, value: Any) -> str:
     """Read any text but an empty one."""
     text = fspath(value) if isinstance(value, PathLike) else written(value)
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
+        raise ConfigurationError(f"{key} is empty: give it a value, or omit it")
     return text
 
 
@@ -224,7 +223,7 @@ def choice(choices: type[Enum]) -> Parser:
 def nonempty_text(what: str, value: Any) -> str:
     """Return a text that is not empty, or say what is wrong with it."""
     if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"{what} is a text that is not empty, not {value!r:.80}")
+        raise ConfigurationError(f"{what} must be a non-empty string, got {value!r:.80}")
     return value
 
 
@@ -233,3 +232,14 @@ def positive(what: str, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
     return number
+
+
+def column_names(what: str, given: Any, least: int = 0) -> tuple[str, ...]:
+    """The names of so many columns at least, each once; one may be given as a text."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    are_names = all(isinstance(name, str) and name for name in names)
+    if not are_names or len(set(names)) < max(least, len(names)):
+        raise ConfigurationError(
+            f"{what} must be the name of a column, or a list of distinct names, not {given!r}"
+        )
+    return names

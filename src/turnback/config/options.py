@@ -45,51 +45,80 @@ def _s3(
 _TIME: dict[str, Any] = {"parse": duration(1), "write": duration_setting}
 
 S3_OPTIONS = (
-    _s3("s3.endpoint", "Address of the object store; not needed for Amazon's own."),
-    _s3("s3.access-key", "Name of the access key.", field="access_key_id"),
-    _s3("s3.secret-key", "Secret of the access key.", field="secret_access_key", secret=True),
-    _s3("s3.session-token", "Token that goes with a temporary access key.", secret=True),
+    _s3("s3.endpoint", "Endpoint of the object store. Not needed for Amazon S3."),
+    _s3("s3.access-key", "ID of the access key.", field="access_key_id"),
+    _s3("s3.secret-key", "Secret access key.", field="secret_access_key", secret=True),
+    _s3("s3.session-token", "Session token of a temporary access key.", secret=True),
     _s3("s3.region", "Region of the bucket.", aliases=("s3.endpoint.region",)),
     _s3(
         "s3.path.style.access",
-        "Whether the bucket is part of the path, as most stores other than Amazon's want it, "
-        "instead of the host's name.",
+        "Whether the bucket is part of the path instead of the host name, as most stores other "
+        "than Amazon S3 require.",
         "true",
         flag,
         _VIRTUAL_HOSTED,  # the opposite
         aliases=("s3.path-style-access",),
     ),
-    _s3("s3.allow-http", "Whether an endpoint without TLS may be used.", "false", flag),
+    _s3("s3.allow-http", "Whether an endpoint without TLS is allowed.", "false", flag),
     _s3(
         "s3.allow-invalid-certificates",
-        "Whether invalid TLS certificates are accepted; for tests.",
+        "Whether invalid TLS certificates are accepted. For tests only.",
         "false",
         flag,
     ),
-    _s3("s3.skip-signature", "Whether requests are not signed, for public buckets.", "false", flag),
+    _s3(
+        "s3.skip-signature", "Whether to send unsigned requests, for public buckets.", "false", flag
+    ),
     _s3(
         "s3.server-side-encryption",
-        "How the store encrypts objects, such as `AES256` or `aws:kms`.",
+        "Server-side encryption of objects, such as `AES256` or `aws:kms`.",
     ),
-    _s3("s3.sse-kms-key-id", "Id of the KMS key that encrypts objects."),
+    _s3("s3.sse-kms-key-id", "ID of the KMS key that encrypts objects."),
     # Proxies often have a password in their address.
     _s3("s3.proxy-url", "Proxy for requests to the store.", secret=True),
     _s3("s3.timeout", "Timeout of one request.", "2 min", **_TIME),
-    _s3("s3.connect-timeout", "Timeout for connecting.", "5 s", **_TIME),
-    _s3("s3.retry-timeout", "How long a failed request is retried.", "3 min", **_TIME),
-    _s3("s3.max-retries", "How often a failed request is retried.", "10", count(0, 1_000)),
+    _s3("s3.connect-timeout", "Timeout of a connection attempt.", "5 s", **_TIME),
+    _s3("s3.retry-timeout", "Maximum time to retry a failed request.", "3 min", **_TIME),
+    _s3("s3.max-retries", "Maximum number of retries of a failed request.", "10", count(0, 1_000)),
 )
-_BY_FIELD = {option.field: option for option in S3_OPTIONS}
+HDFS_OPTIONS = (
+    Option(
+        "hdfs.config-dir",
+        text,
+        "Directory with `core-site.xml` and `hdfs-site.xml` on every machine; when it is not set, "
+        "the variable `HADOOP_CONF_DIR` names it.",
+        field="hdfs_config_dir",
+    ),
+    Option(
+        "hdfs.timeout",
+        doc="Timeout of one call of HDFS, besides a second for every MiB that it moves.",
+        default="2 min",
+        field="hdfs_timeout",
+        **_TIME,
+    ),
+    Option(
+        "hdfs.retry-timeout",
+        doc="How long a call is repeated while the NameNode is away, in safe mode or failing over.",
+        default="3 min",
+        field="hdfs_retry_timeout",
+        **_TIME,
+    ),
+)
+STORAGE_PREFIXES = ("s3.", "hdfs.")
+"""What the keys of storages begin with."""
+
+_STORAGE_OPTIONS = (*S3_OPTIONS, *HDFS_OPTIONS)
+_BY_FIELD = {option.field: option for option in _STORAGE_OPTIONS}
 
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
-    """Options of `S3Storage` for configuration keys; other keys are ignored."""
-    given = {o.field: settings[o.key] for o in S3_OPTIONS if o.key in settings}
+    """Options of `S3Storage` and `HdfsStorage` for configuration keys; other keys are ignored."""
+    given = {o.field: settings[o.key] for o in _STORAGE_OPTIONS if o.key in settings}
     return {name: _negated(name, value) for name, value in given.items()}
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration keys for options of `S3Storage`."""
+    """Configuration keys for options of `S3Storage` and `HdfsStorage`."""
     settings = {}
     for name, value in options.items():
         option = _BY_FIELD.get(name)
@@ -107,7 +136,8 @@ def _negated(name: str, value: Any) -> Any:
 
 SPARK_PREFIX = "spark."
 SPARK_DOC = (
-    "Any setting of Spark, for the session Turnback makes; a running session is used as it is."
+    "Any Spark setting, for the session that Turnback creates. An existing session is used "
+    "as it is."
 )
 
 
@@ -130,7 +160,7 @@ def backend_name(key: str, value: Any) -> str:
     """Read the name of a backend."""
     if not isinstance(value, str) or value not in BACKENDS:
         raise ConfigurationError(
-            f"{key}: unknown state backend {value!r}; there are {', '.join(BACKENDS)}"
+            f"{key}: unknown state backend {value!r}; available: {', '.join(BACKENDS)}"
         )
     return value
 
@@ -158,38 +188,38 @@ _JOB_OPTIONS = (
     Option(
         "execution.same-error-limit",
         limit(1),
-        "How often in a row the same error of a function may come, at the same element and without "
-        "an epoch in between, before the job fails whatever the restart strategy allows; or "
-        "`unlimited`.",
+        "How many times in a row a function may fail with the same error on the same element, "
+        "without a completed epoch in between, before the job fails regardless of the restart "
+        "strategy; or `unlimited`.",
         default="100",
         write=written_limit,
     ),
     Option(
         "parallelism.default",
         count(1),
-        "Parallelism of operators that set none of their own; when it is not set, Spark's default "
+        "Parallelism of operators that do not set their own. If not set, Spark's default "
         "parallelism.",
     ),
     Option(
         "pipeline.max-parallelism",
         count(1, MAX_PARALLELISM),
-        "Number of key groups; fixed for the lifetime of the job's state.",
+        "Number of key groups. Fixed for the lifetime of the job's state.",
         default="128",
     ),
     Option(
         "state.backend.type",
         backend_name,
-        "Local state store: `rocksdb` (local disk) or `hashmap` (memory); "
-        "or a classic pair: `memory`, `jobmanager` (hashmap, checkpoints in the driver's memory) "
-        "or `filesystem` (hashmap, checkpoints in files).",
+        "Local state store: `rocksdb` (local disk) or `hashmap` (memory). Or one of Flink's "
+        "older combinations: `memory`, `jobmanager` (hashmap, checkpoints in the driver's "
+        "memory) or `filesystem` (hashmap, checkpoints in files).",
         default="rocksdb",
         aliases=("state.backend",),
     ),
     Option(
         "state.backend.local-dir",
         text,
-        "Directory of local state on each machine; when it is not set, shared memory for `hashmap` "
-        "and the temporary directory for `rocksdb`.",
+        "Directory of local state on each machine. If not set, shared memory for `hashmap` and "
+        "the temporary directory for `rocksdb`.",
         aliases=("state.backend.rocksdb.localdir",),
     ),
 )
@@ -197,14 +227,14 @@ _SERVICE_OPTIONS = (
     Option(
         "web.address",
         text,
-        "Address the dashboard listens on.",
+        "Address that the dashboard listens on.",
         default="127.0.0.1",
         aliases=("rest.address",),
     ),
     Option(
         "web.port",
         count(0, 65_535),
-        "Port the dashboard listens on; 0 for any free port.",
+        "Port that the dashboard listens on; 0 for any free port.",
         default="8081",
         aliases=("rest.port",),
     ),
@@ -222,20 +252,21 @@ _SERVICE_OPTIONS = (
     Option(
         "run.class-archive",
         flag,
-        "Whether drivers load Spark's classes from an archive in the cache directory, which takes "
-        "seconds off a start, and `turnback run` writes it in the background if there is none.",
+        "Whether drivers load Spark's classes from an archive in the cache directory, which "
+        "makes starts seconds faster. If there is none, `turnback run` writes it in the "
+        "background.",
         default="true",
     ),
     Option(
         "run.dir",
         text,
-        "Directory of what `turnback run` starts, with its logs, on the machine of the driver.",
+        "Directory for the launches of `turnback run` and their logs, on the driver's machine.",
         default="~/.turnback/runs",
     ),
     Option(
         "run.log.max-size",
         size(1 << 10),
-        "A driver's log that grows beyond this size is rotated; one older file is kept.",
+        "Size at which a driver's log is rotated; one older file is kept.",
         default="64 mb",
         write=size_setting,
     ),
@@ -250,13 +281,13 @@ _SERVICE_OPTIONS = (
     Option(
         "log.level",
         choice(LogLevel),
-        "Lowest level that is logged: `debug`, `info`, `warning` or `error`.",
+        "Minimum log level: `debug`, `info`, `warning` or `error`.",
         default="info",
     ),
     Option(
         "log.format",
         choice(LogFormat),
-        "Format of log lines: `text`, or `json` for machines.",
+        "Format of log lines: `text` or `json`.",
         default="text",
     ),
 )
@@ -269,7 +300,7 @@ OPTIONS: tuple[Option, ...] = tuple(
             *SavepointSettings.options(),
             *WatchdogSettings.options(),
             *AlertSettings.options(),
-            *S3_OPTIONS,
+            *_STORAGE_OPTIONS,
             *_JOB_OPTIONS,
             *_SERVICE_OPTIONS,
         ),
@@ -300,7 +331,7 @@ def suggestion(name: str, known: tuple[str, ...]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-_HEAD = ("Key", "Default", "What it does", "Other names")
+_HEAD = ("Key", "Default", "Description", "Other names")
 
 
 def table() -> str:

@@ -115,7 +115,7 @@ class FixedDelayRestart(RestartStrategyConfiguration):
     attempts: int | None = option_field(
         f"{_FIXED}.attempts",
         limit(0),
-        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
+        f"Maximum number of restarts before the job fails permanently, or `{_UNLIMITED}`.",
         "1",
         write=written_limit,
     )
@@ -140,11 +140,11 @@ class FailureRateRestart(RestartStrategyConfiguration):
     max_failures: int = option_field(
         f"{_RATE}.max-failures-per-interval",
         count(1),
-        "How many failures are allowed in one interval; one more, and the job fails for good.",
+        "Maximum number of failures in one interval; one more fails the job permanently.",
         "1",
     )
     interval_ms: int = duration_field(
-        f"{_RATE}.failure-rate-interval", "The interval in which failures are counted.", "1 min", 1
+        f"{_RATE}.failure-rate-interval", "Interval in which failures are counted.", "1 min", 1
     )
     delay_ms: int = duration_field(f"{_RATE}.delay", "Delay before each restart.", "1 s")
 
@@ -179,14 +179,15 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
     )
     reset_threshold_ms: int = duration_field(
         f"{_EXPONENTIAL}.reset-backoff-threshold",
-        "A job that has run this long without a failure starts again with the initial delay.",
+        "After this time without a failure, the next restart uses the initial delay again.",
         "1 h",
         1,
     )
     jitter: float = option_field(
         f"{_EXPONENTIAL}.jitter-factor",
         factor(0, 1),
-        "Random part of each delay, as a fraction of it, so that jobs do not restart in step.",
+        "Random part of each delay, as a fraction of it, so that jobs do not restart at the "
+        "same time.",
         "0.1",
     )
 
@@ -224,15 +225,15 @@ class FallBackRestart(RestartStrategyConfiguration):
         return {}
 
     def create(self) -> RestartStrategy:
-        raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
+        raise ConfigurationError("resolve fall_back_restart with choose_restart first")
 
 
 _TYPE = Option(
     RESTART_TYPE,
     _type,
-    "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
-    "When nothing is set, a job with checkpoints restarts every second without limit, one "
-    "without them does not restart.",
+    "Restart strategy after a failure: `none`, `fixed-delay`, `failure-rate` or "
+    "`exponential-delay`. If not set, a job with checkpoints restarts after one second, without "
+    "limit; a job without checkpoints does not restart.",
     field="kind",
     aliases=("restart-strategy",),
 )

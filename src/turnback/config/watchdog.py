@@ -18,7 +18,7 @@ _SILENT_LEAST_MS = 3_000
 
 
 def _limit(least: int) -> Parser:
-    read = duration(least, "; `off` for never")
+    read = duration(least, "; `off` disables it")
 
     def parse(key: str, value: Any) -> int | None:
         is_off = value is None or (isinstance(value, str) and value.strip().lower() == _OFF)
@@ -32,7 +32,7 @@ def _written(ms: int | None) -> str:
 
 
 def _limit_field(key: str, doc: str, default: str, least: int = _LEAST_MS) -> Any:
-    return option_field(key, _limit(least), f"{doc} Or `off`.", default, write=_written)
+    return option_field(key, _limit(least), f"{doc} `off` disables it.", default, write=_written)
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,26 @@ class WatchdogSettings(Settings):
 
     no_heartbeat_ms: int | None = _limit_field(
         "watchdog.no-heartbeat",
-        "A job is STALLED when its driver has not reported for so long, or Spark has not answered "
-        "it.",
+        "A job is STALLED when its driver has not reported, or Spark has not responded to it, "
+        "for this long.",
         "1 min",
         _SILENT_LEAST_MS,
     )
     no_epoch_ms: int | None = _limit_field(
         "watchdog.no-epoch",
-        "A job is STALLED when an epoch has been running for so long, or none has begun although a "
-        "source has records. A job without input never is.",
+        "A job is STALLED when an epoch has been running for this long, or none has begun "
+        "although a source has records. A job without input is never stalled.",
         "15 min",
     )
     no_checkpoint_ms: int | None = _limit_field(
         "watchdog.no-checkpoint",
-        "A job is STALLED when epochs have waited for a checkpoint for so long, beyond the time "
-        "between two checkpoints.",
+        "A job is STALLED when epochs have waited for a checkpoint for this long, in addition "
+        "to the time between two checkpoints.",
         "15 min",
     )
     growing_lag_ms: int | None = _limit_field(
         "watchdog.growing-lag",
-        "A job is STALLED when the lag of a source has grown steadily for so long.",
+        "A job is STALLED when the lag of a source has grown steadily for this long.",
         "30 min",
     )
 
@@ -72,7 +72,7 @@ def _command(key: str, value: Any) -> str:
     except ValueError as error:
         raise ConfigurationError(f"{key} cannot be split into words: {error}") from None
     if not words:
-        raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
+        raise ConfigurationError(f"{key} is empty: give it a value, or omit it")
     return command
 
 
@@ -86,7 +86,7 @@ def _webhook(key: str, value: Any) -> str:
         usable = False
     if not usable:  # the address itself may be a secret
         raise ConfigurationError(
-            f"{key} is no address that can be posted to: it must begin with http:// or https://"
+            f"{key} is not a valid webhook URL: it must begin with http:// or https://"
         )
     return address
 
@@ -98,13 +98,13 @@ class AlertSettings(Settings):
     command: str | None = option_field(
         "alerts.command",
         _command,
-        "Command that is run when a job fails, restarts again and again, is lost, stalls or "
-        "recovers; it gets the event as JSON on its standard input. Not run by a shell.",
+        "Command to run when a job fails, keeps restarting, is lost, stalls or recovers. It "
+        "gets the event as JSON on standard input and is not run by a shell.",
     )
     webhook: str | None = option_field(
         "alerts.webhook",
         _webhook,
-        "Address to which the same events are posted as JSON.",
+        "URL to which the same events are posted as JSON.",
         secret=True,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -13,7 +14,7 @@ from turnback.connectors.schemas import (
     JsonRowDeserializationSchema,
     SimpleStringSchema,
 )
-from turnback.errors import ConfigurationError, PlanError
+from turnback.errors import ConfigurationError, PlanError, TurnbackError
 from turnback.functions.event_time import WatermarkStrategy
 from turnback.plan.bad_records import ErrorPolicy, malformed_policy
 from turnback.plan.graph import SourceCheck
@@ -25,6 +26,7 @@ from turnback.values.typeinfo import RowTypeInfo, TypeInfo, Types
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
 HEADERS = Types.LIST(Types.ROW_NAMED(["key", "value"], [Types.STRING(), Types.BYTES()]))
 
 
@@ -63,21 +65,21 @@ class RecordSource(ABC):
         Args:
             given: What the user asks for; None for nothing in particular.
         """
-        policy = malformed_policy("from_source", "fail" if given is None else given)
+        policy = malformed_policy("from_source", given)
         if not isinstance(self.schema, JsonRowDeserializationSchema):
             if policy is not ErrorPolicy.FAIL:
                 raise PlanError(
-                    f"from_source: values are given as they are, so none is malformed; "
-                    f"on_malformed={policy.value!r} is for a JsonRowDeserializationSchema. What "
-                    "your own functions parse is a matter of on_error"
+                    "from_source: values are not parsed, so none is malformed; "
+                    f"on_malformed={policy.value!r} requires a JsonRowDeserializationSchema. For "
+                    "what your own functions parse, use on_error"
                 )
             return None
         if not self.schema.ignore_parse_errors:
             return policy
         if given not in (None, ErrorPolicy.SKIP.value):
             raise PlanError(
-                f"from_source: on_malformed={policy.value!r}, but the schema leaves malformed "
-                "values out; build it without ignore_parse_errors()"
+                f"from_source: on_malformed={policy.value!r}, but the schema drops malformed "
+                "values; build it without ignore_parse_errors()"
             )
         return ErrorPolicy.SKIP
 
@@ -137,8 +139,8 @@ class RecordSourceBuilder(Generic[Initializer]):
         latest = self._initializers.latest
         if stop != latest():
             raise ConfigurationError(
-                f"{self._name}: set_bounded takes {latest.__qualname__}(): what is there when the "
-                "job starts. It cannot stop elsewhere"
+                f"{self._name}: set_bounded only takes {latest.__qualname__}(): the job reads "
+                "the records that exist when it starts"
             )
         self._bounded = True
         return self
@@ -166,12 +168,14 @@ class RecordSourceBuilder(Generic[Initializer]):
                 f"{self._other_formats()}"
             )
         if getattr(deserialization_schema, "charset", "utf-8") != "utf-8":
-            raise ConfigurationError(f"{self._name}: a SimpleStringSchema of a source reads UTF-8")
+            raise ConfigurationError(
+                f"{self._name}: in a source, SimpleStringSchema supports only UTF-8"
+            )
         self._schema = deserialization_schema
         return self
 
     def _other_formats(self) -> str:
-        return ". For another format read texts, and parse them in a map"
+        return ". For other formats, read strings and parse them in a map"
 
     def set_metadata_columns(self, *names: str, **renamed: str) -> Self:
         """Read more of records than their values, as further columns of rows.
@@ -185,7 +189,7 @@ class RecordSourceBuilder(Generic[Initializer]):
         for what, name in {**dict(zip(names, names, strict=True)), **renamed}.items():
             if what not in known:
                 raise ConfigurationError(
-                    f"{self._name}: records have no {what!r}; there are {', '.join(known)}"
+                    f"{self._name}: records have no {what!r}; available: {', '.join(known)}"
                 )
             self._metadata[what] = nonempty_text(f"{self._name}: the column of {what}", name)
         return self
@@ -201,8 +205,8 @@ class RecordSourceBuilder(Generic[Initializer]):
         for what, name in self._metadata.items():
             if name in names:
                 raise ConfigurationError(
-                    f"{self._name}: there are two columns {name!r}; give another name to what "
-                    f"{self._system} has: "
+                    f"{self._name}: there are two columns {name!r}; rename the one from "
+                    f"{self._system}: "
                     f'set_metadata_columns({what}="{self._system.lower()}_{what}")'
                 )
             names.add(name)
@@ -248,14 +252,34 @@ def check_source(
     if not isinstance(watermark_strategy, WatermarkStrategy):
         raise PlanError(
             f"from_source takes a WatermarkStrategy, got {type(watermark_strategy).__name__}; "
-            "WatermarkStrategy.no_watermarks() if there is no event time"
+            "use WatermarkStrategy.no_watermarks() if there is no event time"
         )
     if not isinstance(source_name, str) or not source_name:
-        raise PlanError(f"from_source: the source's name is a text, not {source_name!r:.80}")
+        raise PlanError(f"from_source: the source's name must be a string, not {source_name!r:.80}")
     found = source.type_info
     if type_info is not None and as_type(type_info) != found:
-        raise PlanError(f"from_source: elements are {found}, and not {as_type(type_info)}")
+        raise PlanError(f"from_source: elements are {found}, not {as_type(type_info)}")
     return found
+
+
+GO_ON = (
+    "Start from a newer checkpoint or savepoint; or continue with the available records: "
+    "set_fail_on_data_loss(False)"
+)
+
+
+def report_loss(
+    options: Mapping[str, str],
+    name: str,
+    lost: Sequence[str],
+    kind: type[TurnbackError],
+    remedy: str = GO_ON,
+) -> None:
+    """Fail because what comes next is lost, or only log it, as the options of a source say."""
+    if lost and options["fail_on_data_loss"] == "true":
+        raise kind(f"{name}: {'; '.join(lost)}. {remedy}")
+    for text in lost:
+        _LOG.warning("%s: %s; it continues with the available records", name, text)
 
 
 def milliseconds(what: str, timestamp: Any) -> int:

@@ -74,16 +74,12 @@ def place_of(columns: Mapping[str, str]) -> Column:
 
 
 def python_source(module: str, name: str, version: str) -> type[DataSource]:
-    """A data source of Turnback, by its module and name.
-
-    Raises:
-        ConfigurationError: Spark, of this version, does not tell such a source where it goes on.
-    """
+    """A data source of Turnback, by its module and name, if this version of Spark can run it."""
     if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
         raise ConfigurationError(
-            f"RabbitMQSource and KinesisSource need Spark 4.2 or newer, and this is {version}: "
-            "older ones do not tell a source where an epoch begins before it has to say where that "
-            "ends. Install another one: pip install 'pyspark>=4.2'"
+            f"RabbitMQSource and KinesisSource need Spark 4.2 or newer, but this is {version}: "
+            "older versions do not give a source the start of an epoch before asking for its "
+            "end. Install a newer one: pip install 'pyspark>=4.2'"
         )
     source: type[DataSource] = getattr(importlib.import_module(module), name)
     return source
@@ -99,13 +95,8 @@ def python_frame(
 ) -> DataFrame:
     """The records of a source that gives `value`, metadata, and the place of each record.
 
-    Args:
-        spark: The session.
-        source: What reads them.
-        options: Its options.
-        schema: What becomes of values.
-        metadata: What else is wanted, and the names of its columns.
-        place: The metadata that tell where a malformed record is, and what people call them.
+    `metadata` has the columns that are wanted by what they hold, `place` what people call the
+    metadata that tell where a malformed record is.
     """
     spark.dataSource.register(source)
     is_parsed = isinstance(schema, JsonRowDeserializationSchema)
@@ -125,13 +116,7 @@ def ddl_of(columns: Iterable[str], types: Mapping[str, str]) -> str:
 def record_batch(
     partition: str, columns: Mapping[str, Sequence[Any]], types: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """Records of one partition in the form of `ddl_of`.
-
-    Args:
-        partition: Its name.
-        columns: `value`, metadata in the order asked for, and `OFFSET_COLUMN`.
-        types: Of metadata.
-    """
+    """Records of one partition in the form of `ddl_of`, given with `OFFSET_COLUMN`."""
     known = {"value": "binary", **types, **_PLACE}
     numbers = [partition_number(partition)] * len(columns["value"])
     ordered = {name: values for name, values in columns.items() if name != OFFSET_COLUMN}

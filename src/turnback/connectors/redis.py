@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.core.extras import require
 from turnback.core.masking import hide, password_of, without_secret_parameters
 from turnback.errors import ConfigurationError, SinkError
@@ -100,13 +101,11 @@ return 1
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The job that keys belong to, as it is noted in Redis.
+    """The job that keys belong to, as it is noted in Redis, and the driver of its newest attempt.
 
-    Attributes:
-        attempt: Its newest attempt; 0 until the first one has begun since the keys became its own.
-        nonce: Which driver has that attempt.
-        claim: Stands for all that the job has written since the keys became its own; it is part of
-            the version of each value. Older versions of Turnback had none.
+    The attempt is 0 until the first one has begun since the keys became its own. The claim stands
+    for all that the job has written since then, and is part of the version of each value; older
+    versions of Turnback had none.
     """
 
     job: str
@@ -167,21 +166,23 @@ class RedisSink(IdempotentSink):
     ) -> None:
         require("redis", "redis", "RedisSink")
         self.url, given, self._secrets = _without_secrets(url)
-        self.key = _names("key", key)
-        self.values = _names("values", values) if values is not None else ()
+        self.key = column_names("RedisSink: key", key, 1)
+        self.values = column_names("RedisSink: values", values, 1) if values is not None else ()
         if layout not in ("hash", "string"):
-            raise ConfigurationError(f"RedisSink: layout is 'hash' or 'string', not {layout!r}")
+            raise ConfigurationError(
+                f"RedisSink: layout must be 'hash' or 'string', not {layout!r}"
+            )
         if not isinstance(prefix, str):
-            raise ConfigurationError(f"RedisSink: prefix is a string, not {prefix!r}")
+            raise ConfigurationError(f"RedisSink: prefix must be a string, not {prefix!r}")
         if prefix.startswith((_OWNER_KEYS, _VERSION_KEYS)):
             raise ConfigurationError(
-                f"RedisSink: keys that begin with {prefix!r} are Turnback's own; choose another "
-                "prefix"
+                f"RedisSink: keys that begin with {prefix!r} are reserved for Turnback; choose "
+                "another prefix"
             )
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float)):
-            raise ConfigurationError(f"RedisSink: ttl is a number of seconds, not {ttl!r}")
+            raise ConfigurationError(f"RedisSink: ttl must be a number of seconds, not {ttl!r}")
         if ttl is not None and not ttl >= 0.001:
-            raise ConfigurationError(f"RedisSink: ttl is at least a millisecond, not {ttl!r}")
+            raise ConfigurationError(f"RedisSink: ttl must be at least a millisecond, not {ttl!r}")
         self.layout = layout
         self.prefix = prefix
         self.ttl = ttl
@@ -196,14 +197,14 @@ class RedisSink(IdempotentSink):
 
     # -- on the driver
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         if ctx.type is not None:
             self._columns(ctx.type)
         with self._connected(sink_label(ctx.job, ctx.uid)) as client:
             self._checked_owner(client.get(self._owner_key), ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
-        self.check_claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        self.check_target(ctx)
         if ctx.job_directory is None:
             return
         with self._connected(sink_label(ctx.job, ctx.uid)) as client:
@@ -255,8 +256,8 @@ class RedisSink(IdempotentSink):
             raise ConfigurationError(
                 f"{sink_label(ctx.job, ctx.uid)}: {self._keys} belong to job {owner.job!r} in "
                 f"{owner.directory}, and two jobs must not write the same keys. Give this sink "
-                f"another prefix; or stop job {owner.job!r} and hand the keys over for good, with "
-                "take_over_sinks=True (turnback run --take-over-sinks)"
+                f"another prefix; or stop job {owner.job!r} and take the keys over permanently "
+                "with take_over_sinks=True (turnback run --take-over-sinks)"
             )
         require_newest_attempt(ctx, owner.job_id, owner.attempt, owner.nonce, self._keys)
         return owner
@@ -279,9 +280,14 @@ class RedisSink(IdempotentSink):
             data = self._client.get(self._owner_key)
         if data is None:
             self._claim = ""
-            if ctx.directory_id:
-                raise self._lost_note(ctx)
-            return
+            if not ctx.directory_id:
+                return
+            raise SinkError(
+                f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url}, which "
+                "records the owner of the keys, is missing. It is written again when the job "
+                "starts; make sure that Redis does not evict keys that do not expire "
+                "(maxmemory-policy noeviction, or volatile-*)"
+            )
         owner = msgspec.json.decode(data, type=_Owner)
         same_place = ctx.directory_id in ("", directory_digest(owner.directory))
         if not same_place or owner.job_id not in ("", ctx.job_id):
@@ -301,8 +307,8 @@ class RedisSink(IdempotentSink):
         is_same_driver = ctx.nonce == owner.nonce or "" in (ctx.nonce, owner.nonce)
         if ctx.directory_id and not (ctx.attempt == owner.attempt and is_same_driver):
             raise SinkError(
-                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more: "
-                f"{self._keys} have been claimed by attempt {owner.attempt} or another start"
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} can no longer write: "
+                f"attempt {owner.attempt} or another start has claimed {self._keys}"
             )
 
     def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
@@ -318,7 +324,7 @@ class RedisSink(IdempotentSink):
         Not before the end of the epoch: a copy of the task that is killed in the middle would leave
         a value that its winner has long replaced.
         """
-        assert self._ctx is not None, "open comes first"
+        assert self._ctx is not None, "call open first"
         of_batch: list[list[tuple[str, int]]] = [[] for _ in self._batches]
         for key, (number, row) in self._last.items():
             of_batch[number].append((key, row))
@@ -357,15 +363,8 @@ class RedisSink(IdempotentSink):
         self.close()
         self._connect_as_owner(ctx)
         raise SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed anew while epoch "
-            f"{ctx.epoch} of attempt {ctx.attempt} was written, which has written nothing since"
-        )
-
-    def _lost_note(self, ctx: WriterContext) -> SinkError:
-        return SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: {self._owner_key!r} in {self.url} is gone, which "
-            "says whose the keys are. It is written again when the job starts; keep Redis from "
-            "removing keys that do not expire (maxmemory-policy noeviction, or volatile-*)"
+            f"{sink_label(ctx.job, ctx.uid)}: {self._keys} were claimed again while attempt "
+            f"{ctx.attempt} was writing epoch {ctx.epoch}; it has written nothing since"
         )
 
     def close(self) -> None:
@@ -381,19 +380,19 @@ class RedisSink(IdempotentSink):
         unknown = [name for name in (*self.key, *self.values) if name not in names]
         if unknown:
             raise ConfigurationError(
-                f"{self!r}: key and values name {', '.join(map(repr, unknown))}, but the stream "
-                f"has {', '.join(map(repr, names))}"
+                f"{self!r}: key and values contain {', '.join(map(repr, unknown))}, but the "
+                f"stream has {', '.join(map(repr, names))}"
             )
         values = list(self.values) or [name for name in names if name not in self.key]
         if not values:
             raise ConfigurationError(
-                f"{self!r}: the stream has no column beside the key {', '.join(self.key)}; name "
-                "what to store with values"
+                f"{self!r}: the stream has no column besides the key {', '.join(self.key)}; "
+                "specify the columns to store with values"
             )
         if self.layout == "hash" and _VERSION_FIELD in values:
             raise ConfigurationError(
-                f"{self!r}: the field {_VERSION_FIELD!r} of each hash is Turnback's own; give the "
-                "column another name, or leave it out of values"
+                f"{self!r}: the field {_VERSION_FIELD!r} of each hash is reserved for Turnback; "
+                "rename the column, or omit it from values"
             )
         return values
 
@@ -414,9 +413,10 @@ class RedisSink(IdempotentSink):
         for key in keys:
             if key.startswith((_OWNER_KEYS, _VERSION_KEYS)):
                 raise SinkError(
-                    f"{sink_label(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the key "
-                    f"{key!r:.80}, and keys that begin with {_OWNER_KEYS!r} or {_VERSION_KEYS!r} "
-                    "are Turnback's own. Give the sink a prefix, or filter such elements out before"
+                    f"{sink_label(ctx.job, ctx.uid)}: an element of epoch {ctx.epoch} has the "
+                    f"key {key!r:.80}, but keys that begin with {_OWNER_KEYS!r} or "
+                    f"{_VERSION_KEYS!r} are reserved for Turnback. Give the sink a prefix, or "
+                    "filter such elements out before"
                 )
         return keys
 
@@ -454,15 +454,15 @@ class RedisSink(IdempotentSink):
             yield
         except errors.RedisError as error:
             reason = hide((self._password, *self._secrets.values()), error)
-            told = f"{sink}: Redis at {self.url}: {reason}"
+            text = f"{sink}: Redis at {self.url}: {reason}"
             if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
                 raise ConfigurationError(
-                    f"{told}. The password is taken from the url, or from the variable that "
-                    "password_from names"
+                    f"{text}. The password comes from the url, or from the environment variable "
+                    "in password_from"
                 ) from None
             if isinstance(error, errors.ReadOnlyError):
-                raise ConfigurationError(f"{told}. It is a replica: give its primary") from None
-            raise SinkError(told) from None
+                raise ConfigurationError(f"{text}. It is a replica: use its primary") from None
+            raise SinkError(text) from None
 
     def __repr__(self) -> str:
         return f"RedisSink({self.url!r}, key={list(self.key)!r}, prefix={self.prefix!r})"
@@ -491,22 +491,11 @@ def _strings(names: Sequence[str], columns: Sequence[pa.Array]) -> list[list[Any
     return [[1, encode(dict(zip(names, row, strict=True)))] for row in rows]
 
 
-def _names(what: str, names: Any) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names)
-    if (
-        not given
-        or not all(isinstance(n, str) and n for n in given)
-        or len(set(given)) < len(given)
-    ):
-        raise ConfigurationError(
-            f"RedisSink: {what} is the name of a column, or a list of different ones, not {names!r}"
-        )
-    return given
-
-
 def _without_secrets(url: str) -> tuple[str, str | None, dict[str, str]]:
     """A URL without its secrets, the password, and what else is secret, as the client takes it."""
-    problem = "RedisSink: url is 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
+    problem = (
+        "RedisSink: url must be 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
+    )
     if not isinstance(url, str):
         raise ConfigurationError(problem)
     try:

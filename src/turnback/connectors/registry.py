@@ -40,10 +40,8 @@ IN_MEMORY = ("collect", "discard")
 def sink_from_description(description: Mapping[str, str]) -> Sink | None:
     """Return a sink that settles what the one with this description has prepared.
 
-    None if only the program can make it, or if its output ends in the driver's memory.
-
-    Raises:
-        ConfigurationError: The description cannot be used.
+    None if only the program can make it, or if its output ends in the driver's memory. Raises
+    `ConfigurationError` if the description cannot be used.
     """
     sink = _sink_of_kind(description.get("kind", ""))
     return None if sink is None else sink.from_description(description)
@@ -63,15 +61,11 @@ def _sink_of_kind(kind: str) -> type[Sink] | None:
 def explain_handle(
     transaction: bytes, ctx: CommitterContext, description: Mapping[str, str]
 ) -> TransactionInfo:
-    """Describe a transaction of a sink that is not to be had, as far as its bytes tell.
-
-    Raises:
-        SinkError: It cannot be read.
-    """
+    """Describe a transaction of a sink that is not to be had, as far as its bytes tell."""
     kind = handle_kind(transaction)
     sink = sink_label(ctx.job, ctx.uid)
     if kind is None:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read")
+        raise SinkError(f"{sink}: cannot read a prepared transaction")
     if kind in _INLINE:
         return explain_inline(kind, transaction, ctx)
     if kind == FILE:

@@ -57,9 +57,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         try:
             self.charset = codecs.lookup(charset).name
         except (LookupError, TypeError):
-            raise ConfigurationError(
-                f"SimpleStringSchema: there is no charset {charset!r}"
-            ) from None
+            raise ConfigurationError(f"SimpleStringSchema: unknown charset {charset!r}") from None
 
     @property
     def type_info(self) -> TypeInfo:
@@ -71,7 +69,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     def check(self, type: TypeInfo) -> None:
         if type != Types.STRING():
             raise ConfigurationError(
-                f"SimpleStringSchema writes strings, and the elements are {type}; map them to "
+                f"SimpleStringSchema writes strings, but the elements are {type}; map them to "
                 "strings first, or use JsonRowSerializationSchema"
             )
 
@@ -109,12 +107,12 @@ class JsonRowSerializationSchema(SerializationSchema):
     def check(self, type: TypeInfo) -> None:
         if not isinstance(type, RowTypeInfo):
             raise ConfigurationError(
-                f"JsonRowSerializationSchema writes rows, and the elements are {type}; map them to "
-                "rows first"
+                f"JsonRowSerializationSchema writes rows, but the elements are {type}; map them "
+                "to rows first"
             )
         if self._type is not None and self._type != type:
             raise ConfigurationError(
-                f"JsonRowSerializationSchema was built with_type_info({self._type}), and the "
+                f"JsonRowSerializationSchema was built with_type_info({self._type}), but the "
                 f"elements are {type}"
             )
 
@@ -193,7 +191,7 @@ class JsonRowDeserializationSchemaBuilder:
         """
         if self._type is None:
             raise ConfigurationError(
-                "JsonRowDeserializationSchema: call type_info(...) to say what the rows are"
+                "JsonRowDeserializationSchema: call type_info(...) to set the type of the rows"
             )
         return JsonRowDeserializationSchema(self._type, self._ignore_parse_errors)
 

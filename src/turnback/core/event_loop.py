@@ -18,7 +18,6 @@ class EventLoop:
     itself, as code in a notebook always is, where Python refuses to run a second one.
 
     Args:
-        thread: The name of the thread.
         on_error: Is told what goes wrong where nobody waits for it; asyncio logs it by default.
     """
 
@@ -32,7 +31,6 @@ class EventLoop:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Begin some work."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -28,5 +28,5 @@ def require(module: str, extra: str, wanted_by: str) -> Any:
             raise ConfigurationError(f"{wanted_by} needs {package}: {install}") from error
         raise ConfigurationError(
             f"{wanted_by} needs {module}, which is installed but cannot be imported: {error}. "
-            f"Install the version that Turnback asks for: {install}"
+            f"Install the version that Turnback requires: {install}"
         ) from error

@@ -40,7 +40,8 @@ def _check_name(what: str, name: str, error: type[TurnbackError]) -> str:
         raise error(f"a {what} must not be empty, got {name!r}")
     if len(name) > _MAX_NAME:
         raise error(
-            f"the {what} {name[:40]!r}... has {len(name)} characters, {_MAX_NAME} are allowed"
+            f"the {what} {name[:40]!r}... has {len(name)} characters, but at most "
+            f"{_MAX_NAME} are allowed"
         )
     check_printable(what, name, error)
     return name
@@ -50,9 +51,7 @@ def check_printable(what: str, text: str, error: type[TurnbackError], allowed: s
     """Raise an error if a text holds control characters other than those allowed."""
     for char in text:
         if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in allowed:
-            raise error(
-                f"the {what} {text!r} holds {char!r}, which cannot be printed; leave it out"
-            )
+            raise error(f"the {what} {text!r} contains {char!r}, which is not printable; remove it")
 
 
 def is_id(text: object) -> bool:
@@ -102,4 +101,4 @@ def segment_name(segment: str) -> str:
             name = ""
         if name and path_segment(name) == segment:
             return name
-    raise ConfigurationError(f"{segment!r} does not hold a whole name")
+    raise ConfigurationError(f"{segment!r} does not contain a complete name")

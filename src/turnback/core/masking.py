@@ -115,13 +115,13 @@ def password_of(sink: str, given: Any, variable: str | None, usual: str | None) 
         return given if given is not None or usual is None else os.environ.get(usual)
     if not isinstance(variable, str) or not variable:
         raise ConfigurationError(
-            f"{sink}: password_from is the name of an environment variable"
+            f"{sink}: password_from must be the name of an environment variable"
         )  # its value is not shown: it may be the password itself
     if given is not None:
         raise ConfigurationError(f"{sink}: give a password or password_from, not both")
     if variable not in os.environ:
         raise ConfigurationError(
-            f"{sink}: the environment variable that password_from names is not set; set it "
-            "where the driver runs"
+            f"{sink}: the environment variable in password_from is not set; set it where the "
+            "driver runs"
         )
     return os.environ[variable]

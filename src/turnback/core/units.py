@@ -59,8 +59,8 @@ def parse_duration(value: int | str | timedelta, name: str = "duration") -> int:
         if ms is not None:
             return _checked(ms, value, name)
     raise ConfigurationError(
-        f"{name}: {value!r} is not a duration; write milliseconds, or a number and a unit "
-        "(ms, s, min, h, d), for example '10 s'"
+        f"{name}: {value!r} is not a duration; use milliseconds, or a number and a unit (ms, s, "
+        "min, h, d), for example '10 s'"
     )
 
 
@@ -81,8 +81,8 @@ def parse_size(value: int | str, name: str = "size") -> int:
         if size is not None and size == int(size) and size <= _MAX:
             return int(size)
     raise ConfigurationError(
-        f"{name}: {value!r} is not a size; write bytes, or a number and a unit (b, kb, mb, gb, tb),"
-        " for example '64 mb'"
+        f"{name}: {value!r} is not a size; use bytes, or a number and a unit (b, kb, mb, gb, "
+        "tb), for example '64 mb'"
     )
 
 
@@ -160,7 +160,7 @@ def _checked(ms: Decimal, value: object, name: str) -> int:
     if ms != int(ms):
         raise ConfigurationError(f"{name}: {value!r} is not a whole number of milliseconds")
     if ms > _MAX:
-        raise ConfigurationError(f"{name}: {value!r} is more than 64 bits can hold")
+        raise ConfigurationError(f"{name}: {value!r} does not fit in 64 bits")
     return int(ms)
 
 

@@ -145,7 +145,8 @@ class Attempt:
             self._redrive()
             self._query.start(self._on_input)
             while not self._wake.is_set() and not self._wait():
-                self._run_if_due()
+                if not self._epochs.time.due_in_s():
+                    self._run_without_input()
                 self._redrive()
             ends = self._ends_event_time and self._epochs.time.has_end
             if ends and not self._wake.is_set():
@@ -176,10 +177,6 @@ class Attempt:
         """How long to wait before looking whether time alone gives a reason for an epoch."""
         return max(_SHORT_S, min(_WAIT_S, self._epochs.time.due_in_s()))
 
-    def _run_if_due(self) -> None:
-        if not self._epochs.time.due_in_s():
-            self._run_without_input()
-
     def _run_without_input(self, *, ended: bool = False) -> None:
         with self._turn() as is_mine:
             if is_mine and (ended or not self._epochs.time.due_in_s()):
@@ -204,7 +201,7 @@ class Attempt:
                     if self._failure is e:
                         raise
                     # Stopped; an exception now makes Spark print a page.
-                    _LOG.debug("an epoch was ended by stopping the job: %s", e)
+                    _LOG.debug("stopping the job interrupted an epoch: %s", e)
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:

@@ -55,8 +55,8 @@ def _encoded(batch: pa.RecordBatch) -> str:
     data = sink.getvalue()
     if data.size > _MAX_COLLECTION_BYTES:
         raise PlanError(
-            f"from_collection: {data.size} bytes are too many to travel inside the query; "
-            f"write them to files and use from_files"
+            f"from_collection: {data.size} bytes are too many to send inside the query; write "
+            "the elements to files and use from_files"
         )
     return base64.b64encode(data).decode()
 
@@ -74,8 +74,8 @@ class GivenElements:
         """Refuse to go on behind so many elements if there are fewer."""
         if len(self) < read:
             raise PlanError(
-                f"from_collection: {read} elements were read before, and now the list is shorter: "
-                f"it has {len(self)}. Only add to its end, or start the job afresh"
+                f"from_collection: {read} elements were already read, but the list now has only "
+                f"{len(self)}. Only append to the list, or start the job fresh"
             )
 
     def between(self, start: int, end: int) -> list[pa.RecordBatch]:

@@ -78,7 +78,7 @@ class RestoreMeter:
                 for path in self._storage.list(DIRECTORY):
                     self._storage.delete(path)
             except StorageError as error:
-                _LOG.warning("%s is not cleared, which does no harm: %s", DIRECTORY, error)
+                _LOG.warning("%s was not cleared, which is harmless: %s", DIRECTORY, error)
 
     def progress(self) -> RestoreProgress | None:
         """How far it is; None if nothing is restored, or nothing is known of it yet."""
@@ -185,18 +185,13 @@ class FenceGuard:
         """The newest attempt whose fence this driver has taken."""
 
     def check(self) -> int:
-        """Return the attempt of this driver.
-
-        Raises:
-            FencedError: There is none yet, or a newer one has taken over.
-            StorageError: The log cannot be read.
-        """
+        """Return the attempt of this driver; `FencedError` if a newer one has taken over."""
         newest = self._log.newest()
         if self.attempt is None or newest is None:
-            raise FencedError(f"job {self._name!r}: this driver has not taken it over yet")
+            raise FencedError(f"job {self._name!r}: this driver has not taken over the job yet")
         if newest.attempt > self.attempt:
             raise FencedError(
-                f"job {self._name!r}: attempt {newest.attempt} has taken over from attempt "
+                f"job {self._name!r}: attempt {newest.attempt} has replaced attempt "
                 f"{self.attempt} of this driver. Stop this driver"
             )
         return self.attempt
@@ -222,7 +217,7 @@ class Heartbeat:
                     supervisor = None if self._run is None else self._run.supervisor()
                     self._directory.heartbeat(replace(self._update(), supervisor=supervisor))
                 except Exception as e:  # noqa: BLE001 - a dead thread would look like a dead driver
-                    _LOG.warning("the status could not be written, trying again: %s", e)
+                    _LOG.warning("cannot write the status, retrying: %s", e)
 
         thread = threading.Thread(target=beat, name="turnback-heartbeat", daemon=True)
         thread.start()

@@ -17,7 +17,7 @@ from turnback.plan.plan import Plan
 from turnback.plan.sources import EpochLimit
 from turnback.storage.base import Storage
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck
+from turnback.worker.message import Barrier, EpochCommand, TaskAck
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,15 +43,11 @@ class Task(Protocol[T_co]):
 class EpochInput(Protocol):
     """The input of one epoch."""
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        """Run all levels once, each as its order says; may be called again to replay the epoch.
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
+        """Run all levels once, each as its command says; may be called again to replay the epoch.
 
-        Returns:
-            The barriers of the last level, with the acknowledgements of all tasks.
-
-        Raises:
-            EpochConflictError: Output of a task was lost after others had read it.
-            TurnbackError: What a task raised.
+        Returns the barriers of the last level, with the acknowledgements of all tasks. Raises
+        `EpochConflictError` if output of a task was lost after others had read it.
         """
 
     def source_tasks(self) -> int:
@@ -85,8 +81,7 @@ class Query(Protocol):
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the input, or at most so long; return whether it has ended.
 
-        Raises:
-            Exception: What `on_input` or the source raised.
+        Raises what `on_input` or the source raised.
         """
 
     def stop(self) -> None:
@@ -131,11 +126,7 @@ class Engine(Protocol):
         """Pickle something for tasks, with what the user's script defines in it."""
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
-        """Run tasks, beside the epochs; return their results in order.
-
-        Raises:
-            TurnbackError: What a task raised.
-        """
+        """Run tasks, beside the epochs; return their results in order, or raise what one raised."""
 
     def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> Query:
         """The query of an attempt, whose sources may keep files in the job's storage."""

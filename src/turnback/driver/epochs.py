@@ -44,7 +44,7 @@ from turnback.state.files import (
 from turnback.state.merging import merge
 from turnback.worker.event_time import EpochTime, Segment
 from turnback.worker.local_state import store_task
-from turnback.worker.message import Barrier, Order, TaskAck, align
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, align
 from turnback.worker.program import LevelProgram, PartitionId, StateFileIndex, level_programs
 
 _GRAIN_MS = 1_000
@@ -82,7 +82,6 @@ class ProgressMeter:
         """Confirmed epochs without a checkpoint, the last of a group and when its first ended."""
 
     def run(self) -> None:
-        """The attempt begins to run."""
         with self._lock:
             self._since_ms = self._clock.now_ms()
 
@@ -138,7 +137,7 @@ class MergeTask:
 
     home: PartitionId
     files: tuple[StateFile, ...]
-    """In epoch order."""
+    """In epoch command."""
     final: bool
     """Whether the result is complete, so that tombstones can go."""
     operators: tuple[str, ...]
@@ -208,7 +207,7 @@ class Merger:
         error = future.exception()
         if error is not None:
             # Nothing refers to a half-done merge; the files it was to replace are all there.
-            _LOG.warning("merging state files failed and is tried again: %s", error)
+            _LOG.warning("merging state files failed, retrying: %s", error)
             return []
         gone: list[str] = []
         for task, file in zip(tasks, future.result(), strict=True):
@@ -248,7 +247,6 @@ class EpochAcks:
     segments: tuple[Segment, ...] = ()
 
     def next_timer_ms(self) -> int | None:
-        """When the next timer by the clock is due."""
         times = [ack.next_timer_ms for ack in self.acks if ack.next_timer_ms is not None]
         return min(times, default=None)
 
@@ -270,9 +268,9 @@ class EpochAcks:
         """Records that did not fit the schema of their source, by its uid."""
         return sum((Counter(ack.malformed) for ack in self.acks), Counter())
 
-    def fed(self) -> Counter[int]:
+    def native_records(self) -> Counter[int]:
         """Elements that Spark itself gave from sources, by channel."""
-        return sum((Counter(ack.fed) for ack in self.acks), Counter())
+        return sum((Counter(ack.native_records) for ack in self.acks), Counter())
 
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
@@ -289,18 +287,16 @@ def check_barriers(
 ) -> EpochAcks:
     """Check that every task has read the attempts that acknowledge, and no others.
 
-    `source_tasks` is how many tasks a first level has that reads the sources.
-
-    Raises:
-        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
+    `source_tasks` is how many tasks a first level has that reads the sources. If two attempts of a
+    task were read, nothing is confirmed: `EpochConflictError`.
     """
     acks = [ack for barrier in barriers for ack in barrier.acks]
     names = align(barriers, _tasks(levels[-1], source_tasks), "the driver")
     for level in reversed(levels):
         if len(names) != _tasks(level, source_tasks):
             raise EpochConflictError(
-                f"level {level.index}: output of {len(names)} tasks was read, of "
-                f"{_tasks(level, source_tasks)}"
+                f"level {level.index}: the output of only {len(names)} of "
+                f"{_tasks(level, source_tasks)} tasks was read"
             )
         mine = sorted((a for a in acks if a.level == level.index), key=lambda a: a.name.partition)
         if tuple(a.name for a in mine) != names:
@@ -311,7 +307,7 @@ def check_barriers(
         seen = {a.upstream for a in mine}
         if len(seen) > 1:
             raise EpochConflictError(
-                f"level {level.index}: tasks have read different attempts of the level before: "
+                f"level {level.index}: tasks have read different attempts of the previous level: "
                 f"{sorted(str([*map(str, names)]) for names in seen)}"
             )
         if level.index > 0:
@@ -360,7 +356,6 @@ class Epochs:
         self._file_index = StateFileIndex(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
-        """When the epoch began that is running."""
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}
@@ -450,7 +445,7 @@ class Epochs:
         records = acks.records()
         took = time.perf_counter() - started
         read = self.meter.count(
-            records, cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
+            records, cut.state, acks.left_out(), acks.native_records(), malformed_counts(sources)
         )
         self.progress.end(epoch)
         self.meter.count_load(acks.acks, took, self._file_index)
@@ -466,27 +461,29 @@ class Epochs:
         self, input: EpochInput, epoch: int, now: EpochTime, feed: RedriveInput | None
     ) -> EpochAcks:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
-        orders = [self._order(epoch, program.level, now, feed) for program in self._programs]
+        commands = [self._command(epoch, program.level, now, feed) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
         tries = 0
         while True:
             try:
-                barriers = input.run(description, orders)
+                barriers = input.run(description, commands)
                 source_tasks = 0 if self._plan.native else input.source_tasks()
                 return check_barriers(barriers, self._plan.levels, source_tasks)
             except EpochConflictError as e:
                 tries += 1
                 if tries == _TRIES:
                     raise
-                _LOG.warning("epoch %d is replayed: %s", epoch, e)
+                _LOG.warning("replaying epoch %d: %s", epoch, e)
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.abort_orphans()
                 self._has_leftovers = True
 
-    def _order(self, epoch: int, level: Level, now: EpochTime, feed: RedriveInput | None) -> Order:
+    def _command(
+        self, epoch: int, level: Level, now: EpochTime, feed: RedriveInput | None
+    ) -> EpochCommand:
         letters = [feed.letters.get(op.uid, ()) for op in level.operators] if feed else []
-        return Order(
+        return EpochCommand(
             job=self._spec.name,
             job_id=self._fence.job_id,
             attempt=self._fence.attempt,

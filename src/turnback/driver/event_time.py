@@ -27,12 +27,9 @@ _SILENT_S = 60.0
 class EventTime:
     """Watermarks and timers, as the driver knows them.
 
-    Args:
-        plan: The program.
-        clock: What time it is.
-        restored: The watermarks of the snapshot that the attempt starts from; None without one.
-            Those of partitions are under ``STRATEGY#PARTITION``. `MIN_TIME` is that of an operator
-            which has not got anywhere yet; one that is new begins where its streams are.
+    Those `restored` are of the snapshot that the attempt starts from, if any; of partitions they
+    are under ``STRATEGY#PARTITION``. `MIN_TIME` is that of an operator which has not got anywhere
+    yet; one that is new begins where its streams are.
     """
 
     def __init__(self, plan: Plan, clock: Clock, restored: Mapping[str, int] | None) -> None:
@@ -87,13 +84,10 @@ class EventTime:
         *,
         ended: bool,
     ) -> EpochTime:
-        """What time it is for an epoch that begins now.
+        """What time it is for an epoch that begins now, with which event time may be `ended`.
 
-        Args:
-            files: The place of every new file in its source.
-            partitions: The names of the partitions of each source that has any; None for those it
-                had.
-            ended: Whether event time ends with this epoch.
+        `files` has the place of every new file in its source, `partitions` the names of those of
+        each source that has any; None for those it had.
         """
         self._was_idle = self._idle()
         self._ended = ended
@@ -272,7 +266,7 @@ class EventTime:
             if long and 0 < len(silent) < len(known) and uid not in self._has_warned:
                 self._has_warned.add(uid)
                 _LOG.warning(
-                    "time stands still in %r: nothing has come yet from %s. Use "
-                    "WatermarkStrategy.with_idleness not to wait for partitions without data",
+                    "event time does not advance in %r: no data yet from %s. To stop waiting for "
+                    "partitions without data, use WatermarkStrategy.with_idleness",
                     uid, ", ".join(silent),
                 )  # fmt: skip

@@ -278,22 +278,22 @@ class SameErrors:
         if self._limit is None or self._times < self._limit:
             return None
         return UserFunctionError(
-            f"the same error came {self._times} times in a row, so another restart would not help: "
-            "either an element that the function cannot process, or something that it needs is "
-            "gone for good. Mend that, and start the job again: it goes on with the same element. "
-            f"(execution.same-error-limit is how often it is tried.) {cause}"
+            f"the same error occurred {self._times} times in a row, so another restart would not "
+            "help: either the function cannot process an element, or something that it needs is "
+            "permanently missing. Fix that, and start the job again: it continues with the same "
+            f"element. (execution.same-error-limit sets the number of attempts.) {cause}"
         )
 
 
 def lost_error(job: str, fate: str, cause: BaseException, *, supervised: bool) -> BaseException:
     """The error to raise when Spark's JVM is gone; `lost_jvm` tells its fate."""
     next_step = (
-        "Its supervisor starts it again as the restart strategy says."
+        "Its supervisor restarts it according to the restart strategy."
         if supervised
-        else "Start the program again, and the job goes on from its latest checkpoint; "
-        "`turnback run` does so by itself."
+        else "Start the program again, and the job resumes from its latest checkpoint; `turnback "
+        "run` does this automatically."
     )
     return SparkUnavailableError(
-        f"job {job!r} has lost Spark, and its driver has to be started again: {fate}. {next_step} "
-        f"(The attempt ended with {describe_error(cause)})"
+        f"job {job!r} has lost Spark, and its driver must be restarted: {fate}. {next_step} (The "
+        f"attempt failed with {describe_error(cause)})"
     )

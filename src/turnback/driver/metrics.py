@@ -19,7 +19,7 @@ _LOAD_WINDOW_S = 60.0
 _SLICE_S = 5.0
 _STATE_S = 2.0
 _MOST_TASKS = 32
-"""Tasks of an operator that are told one by one: those with the most work."""
+"""Tasks of an operator that are shown one by one: those with the most work."""
 _ENOUGH = 10
 """With fewer elements a task on average, chance alone divides them unevenly."""
 
@@ -128,14 +128,14 @@ def _operator_load(loads: list[TaskLoad], tasks: int, seconds: float) -> Operato
     fullest = max(loads, key=lambda load: load.per_s)
     mean = sum(load.per_s for load in loads) / tasks
     enough = tasks > 1 and mean * seconds >= _ENOUGH
-    told = sorted(loads, key=lambda load: (load.busy, load.per_s), reverse=True)[:_MOST_TASKS]
+    shown = sorted(loads, key=lambda load: (load.busy, load.per_s), reverse=True)[:_MOST_TASKS]
     return OperatorLoad(
         tasks=tasks,
         busy=round(sum(load.busy for load in loads) / tasks, 4),
         busiest=max(load.busy for load in loads),
         skew=round(fullest.per_s / mean, 2) if enough else None,
         skewed=fullest.task if enough else None,
-        by_task=tuple(sorted(told, key=lambda load: load.task)),
+        by_task=tuple(sorted(shown, key=lambda load: load.task)),
     )
 
 

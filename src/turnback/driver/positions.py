@@ -25,13 +25,9 @@ class Positions:
     """The positions of all sources, kept so that a checkpoint costs what is new.
 
     A file source's position is the list of files it has seen. It is kept as segments that are
-    merged like a binary counter: few of them at any time, each entry rewritten rarely.
-
-    Args:
-        storage: That of the job.
-        attempt: Its number.
-        sized: Leaves that read files of this machine, whose sizes are noted when an epoch takes
-            them in, for Spark notes none.
+    merged like a binary counter: few of them at any time, each entry rewritten rarely. Leaves that
+    are `sized` read files of this machine, whose sizes are noted when an epoch takes them in, for
+    Spark notes none.
     """
 
     def __init__(self, storage: Storage, attempt: int, sized: Collection[str] = ()) -> None:

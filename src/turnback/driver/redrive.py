@@ -51,7 +51,7 @@ class Redriver:
             if waiting:
                 return self._feed(waiting[0], waiting[1:], redriven)
         except TurnbackError as error:  # the job does not depend on it
-            _LOG.warning("dead letters wait, because they cannot be read: %s", error)
+            _LOG.warning("dead letters cannot be read and stay pending: %s", error)
         self._look_s = now + self._pause_s
         return None
 
@@ -64,7 +64,7 @@ class Redriver:
         for place, data in enumerate(self._inbox.batch(number).letters):
             letter = decode_letter(data)
             if letter.job_id != self._job_id:
-                refused["it is of another job"] += (place,)
+                refused["it belongs to another job"] += (place,)
             elif not redriven.has(letter.attempt, letter.epoch):
                 coming += 1
             elif problem := check_letter(letter, self._operators.get(letter.operator)):
@@ -75,13 +75,13 @@ class Redriver:
         outcome = RedriveOutcome(fed, coming, dict(refused))
         self._inbox.write_outcome(number, outcome)
         for problem, places in refused.items():
-            _LOG.warning("%d dead letters are not fed back: %s", len(places), problem)
+            _LOG.warning("%d dead letters are not redriven: %s", len(places), problem)
         if coming:
             _LOG.warning(
-                "%d dead letters are not fed back: the job was turned back to a time before them, "
-                "so their elements come again", coming,
+                "%d dead letters are not redriven: the job was reset to a point before them and "
+                "reads their elements again", coming,
             )  # fmt: skip
-        _LOG.info("%d dead letters are fed back", fed)
+        _LOG.info("redriving %d dead letters", fed)
         return RedriveInput(number, dict(letters))
 
 

@@ -13,7 +13,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import END_OF_TIME, Fence, Manifest, SourcePosition
 from turnback.driver.context import JobContext
 from turnback.driver.engine import stream_names
-from turnback.driver.sinks import JobSinks, claim_targets
+from turnback.driver.sinks import JobSinks, acquire_targets
 from turnback.errors import (
     FINAL,
     ConfigurationError,
@@ -31,7 +31,7 @@ from turnback.plan.sources import whole_source
 from turnback.sinks.base import target_version
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
-    Match,
+    StateMapping,
     key_schema,
     known_names,
     known_states,
@@ -65,7 +65,7 @@ class RestorePlan:
     """It as a checkpoint of the job's own, if it is one."""
     logged: Manifest | None = None
     """It as a checkpoint in the job's own log; `own`, or one from before a fresh start."""
-    claims: Match | None = None
+    mapping: StateMapping | None = None
     """Who gets what of it, if it has to be taken in."""
     upgrade: bool = False
     """Whether another program has taken it."""
@@ -128,9 +128,6 @@ def require_files(directory: JobDirectory, manifest: Manifest) -> None:
 
     An object store may bring the manifest of a checkpoint back that was dropped: a write of it was
     repeated, and came late. Every later start would go on from there.
-
-    Raises:
-        CorruptFileError: A file is missing.
     """
     storage = directory.storage
     wanted = set(manifest.files())
@@ -138,18 +135,17 @@ def require_files(directory: JobDirectory, manifest: Manifest) -> None:
     missing = sorted(wanted.difference(*(storage.list(folder) for folder in folders)))
     if missing:
         raise CorruptFileError(
-            f"{manifest.name} of job {directory.name!r} cannot be started from: "
-            f"{storage.uri}/{missing[0]} is missing"
-            f"{f', with {len(missing) - 1} others' if len(missing) > 1 else ''}. Start from "
-            "another checkpoint or a savepoint"
+            f"cannot start from {manifest.name} of job {directory.name!r}: "
+            f"{storage.uri}/{missing[0]} is "
+            f"missing{f', with {len(missing) - 1} others' if len(missing) > 1 else ''}. Start "
+            "from another checkpoint or a savepoint"
         )
 
 
 def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
     """Refuse a checkpoint whose promised output a later attempt has rolled back.
 
-    Raises:
-        ConfigurationError: Records would be lost: the job would go on after them.
+    Records would be lost: the job would go on after them.
     """
     manifest = snapshot.manifest
     # Whether its output counts as committed says nothing: what came later in its place may be.
@@ -165,9 +161,9 @@ def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
             return
         if manifest.number in info.abandoned:
             raise ConfigurationError(
-                f"{snapshot.name} of job {directory.name!r} cannot be started from: the output "
-                f"that it promised was rolled back in attempt {attempt}, which was started from "
-                "something else or aborted it by hand, so its records would be lost. Start from an "
+                f"cannot start from {snapshot.name} of job {directory.name!r}: its in-doubt "
+                f"output was rolled back in attempt {attempt}, which started from another "
+                "snapshot or aborted it by hand, so its records would be lost. Start from an "
                 "older checkpoint or a savepoint, which writes them again"
             )
 
@@ -230,18 +226,20 @@ class RestorePlanner:
             found = self._checked
             if found is not None and found.is_over:
                 self._refuse_ended(found)
-            snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
-            _check_sources(self._plan, self._spec.name, snapshot, claims)
+            snapshot, mapping = (found.snapshot, found.mapping) if found else (None, None)
+            _check_sources(self._plan, self._spec.name, snapshot, mapping)
             take_over = self._spec.start.take_over_sinks  # only now: a restart takes nothing back
             options = self._spec.storage_options
-            claim_targets(self._plan, self._directory, job_id, options=options, take_over=take_over)
+            acquire_targets(
+                self._plan, self._directory, job_id, options=options, take_over=take_over
+            )
         except FINAL:
             raise
         except Exception as e:
             if info is None and isinstance(e, SinkError | SourceError):
                 raise  # nothing has run yet: more likely a wrong address than an outage
             # The restart strategy decides, once there is a job.
-            _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
+            _LOG.warning("job %r: cannot check its start: %s", self._spec.name, e)
 
     def _refuse_ended(self, found: RestorePlan) -> None:
         """Refuse to go on with a job that is complete, unless that is what the user says."""
@@ -250,17 +248,17 @@ class RestorePlanner:
             return  # it has yet to be ended
         name = found.snapshot.name
         raise ConfigurationError(
-            f"job {self._spec.name!r}: event time has come to its end in {name}, so windows that "
-            "more input belongs to are out already, and would come out again in parts. Where a "
-            "bounded run is to go on later, run it with end_event_time=False. To go on from here "
-            f"all the same, pass start_from={name!r} (turnback run -s {self._spec.name}@{name}); "
-            "to start anew, fresh=True (--fresh)"
+            f"job {self._spec.name!r}: event time has reached its end in {name}, so windows that "
+            "further input belongs to have already been emitted, and would be emitted again in "
+            "part. To continue a bounded run later, run it with end_event_time=False. To "
+            f"continue from here anyway, pass start_from={name!r} (turnback run -s "
+            f"{self._spec.name}@{name}); to start over, pass fresh=True (--fresh)"
         )
 
     def find(
         self, log: CheckpointLog, job_id: str, own_attempts: Collection[int] = (), *, first: bool
     ) -> RestorePlan | None:
-        """Match what an attempt starts from with the program; `None` to start empty.
+        """StateMapping what an attempt starts from with the program; `None` to start empty.
 
         The first attempt starts from what the user chose. `own_attempts` are those of this driver,
         which has this program.
@@ -280,7 +278,7 @@ class RestorePlanner:
         return replace(matched, is_over=snapshot.drained and not point.goes_on)
 
     def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> RestorePlan:
-        """Match a snapshot, unless that was done when the start was checked.
+        """StateMapping a snapshot, unless that was done when the start was checked.
 
         The job may have been created since then, by another driver, and the checkpoint be its own.
         Or another driver has given up what the checkpoint promises: that is asked every time.
@@ -297,12 +295,8 @@ class RestorePlanner:
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> RestorePlan:
         """Check that a snapshot fits the program; nothing is written.
 
-        It does if it is `known`: a checkpoint that this very program has taken.
-
-        Raises:
-            ConfigurationError: It is another job's, or `renames` and the like make no sense.
-            IncompatibleStateError: Its state does not fit the program, or something in it would be
-                lost unasked.
+        It does if it is `known`: a checkpoint that this very program has taken. Raises
+        `IncompatibleStateError` if its state does not, or something in it would be lost unasked.
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
         logged = snapshot.checkpoint_in(self._storage)
@@ -313,27 +307,27 @@ class RestorePlanner:
             require_files(self._directory, logged)
         self._check_job(snapshot)
         self._check_groups(snapshot)
-        claims, migrations = self._match(snapshot, resumed=own is not None)
+        mapping, migrations = self._match(snapshot, resumed=own is not None)
         if own is None:
-            self._check_pickles(snapshot, claims)
-        _log_changes(snapshot, claims, migrations)
-        as_it_is = own is not None and not migrations and _fits_as_it_is(own, claims)
+            self._check_pickles(snapshot, mapping)
+        _log_changes(snapshot, mapping, migrations)
+        as_it_is = own is not None and not migrations and _fits_as_it_is(own, mapping)
         before = {(op.uid, op.kind) for op in snapshot.operators}
         now = {(uid, kind.value) for uid, (_, kind, _) in self._plan.uids().items()}
         return RestorePlan(
             snapshot,
             own,
             logged,
-            None if as_it_is else claims,
+            None if as_it_is else mapping,
             upgrade=before != now or not as_it_is,
-            sinks=claims.sinks,
-            watermarks=_watermarks(snapshot, claims),
+            sinks=mapping.sinks,
+            watermarks=_watermarks(snapshot, mapping),
         )
 
     def manifest(self, matched: RestorePlan, fence: Fence) -> Manifest:
         """What the attempt starts from, all its state in the job's own directory."""
-        if matched.claims is not None:
-            manifest = self._take_in(matched.snapshot, matched.claims, fence, matched.own)
+        if matched.mapping is not None:
+            manifest = self._take_in(matched.snapshot, matched.mapping, fence, matched.own)
         else:
             assert matched.own is not None
             manifest = self._redistribute(matched.own, matched.snapshot, fence)
@@ -349,14 +343,13 @@ class RestorePlanner:
         chosen = self._spec.start.start_from is not None  # else an earlier start was allowed to
         if chosen and snapshot.job != self._spec.name and not self._spec.start.fork:
             raise ConfigurationError(
-                f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, pass fork=True "
-                "(turnback run --fork)"
+                f"{snapshot.name} was taken by job {snapshot.job!r}, not by {self._spec.name!r}: "
+                "to start another job from it, pass fork=True (turnback run --fork)"
             )
         if self._spec.start.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
             raise ConfigurationError(
-                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
-                "belong to the job that took them"
+                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, because "
+                "checkpoints belong to the job that took them"
             )
 
     def _check_groups(self, snapshot: Snapshot) -> None:
@@ -364,27 +357,28 @@ class RestorePlanner:
         now = self._plan.max_parallelism
         if was != now:
             raise IncompatibleStateError(
-                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
-                f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
+                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, but the program "
+                f"has {now}; call set_max_parallelism({was}), or rewrite it offline for {now} "
+                "key groups"
             )
 
-    def _check_pickles(self, snapshot: Snapshot, claims: Match) -> None:
+    def _check_pickles(self, snapshot: Snapshot, mapping: StateMapping) -> None:
         """Pickles run code when they are read; whoever wrote the snapshot chose which."""
         names = sorted(
             s.schema.title
-            for s in claims.states.values()
+            for s in mapping.states.values()
             if "pickled" in repr((s.schema.value, s.schema.sub))
         )
         if names and not self._spec.start.allow_pickled_state:
             raise ConfigurationError(
-                f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
-                "code that is in the savepoint. If you trust where it comes from, pass "
+                f"{snapshot.name} contains pickled objects in {', '.join(names)}: reading them "
+                "can run code from the savepoint. If you trust its origin, pass "
                 "allow_pickled_state=True (turnback run --allow-pickled-state)"
             )
 
     def _match(
         self, snapshot: Snapshot, *, resumed: bool
-    ) -> tuple[Match, dict[tuple[str, str], str]]:
+    ) -> tuple[StateMapping, dict[tuple[str, str], str]]:
         """Who gets what, and which states are migrated and how.
 
         Operators are opened where only that tells which states they ask for.
@@ -396,24 +390,26 @@ class RestorePlanner:
             renames = {old: renames[old] for old in known_names(snapshot, renames)}
             allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))
         program = program_of(self._plan, self._engine.stream_counts(self._plan))
-        claims = match_program(snapshot, program, renames, allow)
-        requested = self._requested_states(claims, program.open)
+        mapping = match_program(snapshot, program, renames, allow)
+        requested = self._requested_states(mapping, program.open)
         states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
         for state in requested:
             states[state.id[0]] |= {state.id[1]}
         program = replace(program, states=states, open=frozenset())
         redefined = {state.id for state in requested if state.redefined}
-        claims = match_program(snapshot, program, renames, allow, redefined)
-        refuse_data_loss(snapshot, claims)
-        requested = [state for state in requested if state.id not in claims.anew]
+        mapping = match_program(snapshot, program, renames, allow, redefined)
+        refuse_data_loss(snapshot, mapping)
+        requested = [state for state in requested if state.id not in mapping.anew]
         problems = [state.problem for state in requested if state.problem]
         if problems:
             raise IncompatibleStateError("; ".join(problems))
-        return claims, {state.id: state.migration for state in requested if state.migration}
+        return mapping, {state.id: state.migration for state in requested if state.migration}
 
-    def _requested_states(self, claims: Match, open: Collection[str]) -> list[RequestedState]:
+    def _requested_states(
+        self, mapping: StateMapping, open: Collection[str]
+    ) -> list[RequestedState]:
         """Which states operators ask for; those that do so in `open` have to be opened for it."""
-        stored = {id: state.schema for id, state in claims.states.items()}
+        stored = {id: state.schema for id, state in mapping.states.items()}
         requested: list[RequestedState] = []
         tasks: list[ProbeTask] = []
         for program, blob in zip(self._programs, self._blobs, strict=True):
@@ -425,7 +421,7 @@ class RestorePlanner:
                     for op in program.level.stateful
                     for descriptor in known_states(op).values()
                 ]
-        description = f"{self._spec.name}: ask operators for their state"
+        description = f"{self._spec.name}: query operators for their state"
         return [*requested, *chain.from_iterable(self._engine.run_tasks(description, tasks))]
 
     def _redistribute(self, own: Manifest, snapshot: Snapshot, fence: Fence) -> Manifest:
@@ -463,16 +459,16 @@ class RestorePlanner:
         return msgspec.structs.replace(own, epoch=own.epoch + 1, state=(*own.state, *written))
 
     def _take_in(
-        self, snapshot: Snapshot, claims: Match, fence: Fence, own: Manifest | None
+        self, snapshot: Snapshot, mapping: StateMapping, fence: Fence, own: Manifest | None
     ) -> Manifest:
-        stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
+        stored = {id: snapshot.rows(state) for id, state in mapping.states.items()}
         parallelism = {op.uid: op.parallelism for op in snapshot.operators}
-        before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
+        before = {now: parallelism.get(was, 0) for now, was in mapping.operators.items()}
         waiting = {
             id: tuple(WaitingRows(snapshot.rows(each.state), each.strategy) for each in some)
-            for id, some in claims.waiting.items()
+            for id, some in mapping.waiting.items()
         }
-        strategies = {was: now for now, was in claims.operators.items()}
+        strategies = {was: now for now, was in mapping.operators.items()}
         now_ms = self._clock.now_ms()
         tasks = {
             intake_task(program.level.index, partition): IntakeTask(
@@ -494,8 +490,8 @@ class RestorePlanner:
             for partition in range(program.level.parallelism or 0)
         }
         weights = {name: task.entries for name, task in tasks.items()}
-        self._restoring.begin(f"taking in {snapshot.name}", fence.attempt, weights)
-        description = f"{self._spec.name}: take in {snapshot.name}"
+        self._restoring.begin(f"importing {snapshot.name}", fence.attempt, weights)
+        description = f"{self._spec.name}: import {snapshot.name}"
         results = self._engine.run_tasks(description, list(tasks.values()))
         self._restoring.end()
         schemas = {schema.id: schema for _, some in results for schema in some}
@@ -509,7 +505,7 @@ class RestorePlanner:
             trigger="intake",
             parent=own.parent if own else None,
             max_parallelism=snapshot.max_parallelism,
-            sources=self._positions(snapshot, claims, fence, copied=own is None),
+            sources=self._positions(snapshot, mapping, fence, copied=own is None),
             state=tuple(file for files, _ in results for file in files),
             schemas=tuple(schemas.values()),
             operators=(),
@@ -518,7 +514,7 @@ class RestorePlanner:
         )
 
     def _positions(
-        self, snapshot: Snapshot, claims: Match, fence: Fence, *, copied: bool
+        self, snapshot: Snapshot, mapping: StateMapping, fence: Fence, *, copied: bool
     ) -> dict[str, SourcePosition]:
         """The positions under the names sources have now; their logs in the job's own directory."""
         old_uids = {op.uid for op in snapshot.operators}
@@ -526,8 +522,8 @@ class RestorePlanner:
         positions: dict[str, SourcePosition] = {}
         for leaf in stream_names(self._engine.stream_counts(self._plan)):
             now = source_uid(leaf, new_uids)
-            before = claims.sources.get(now)
-            if before is None or now in claims.rewound_sources:
+            before = mapping.sources.get(now)
+            if before is None or now in mapping.rewound_sources:
                 continue
             for old, position in snapshot.sources.items():
                 same_input = old.removeprefix(before) == leaf.removeprefix(now)
@@ -558,30 +554,30 @@ def _entries(program: LevelProgram, partition: int, stored: Mapping[StateId, Sto
     return total
 
 
-def _fits_as_it_is(own: Manifest, claims: Match) -> bool:
+def _fits_as_it_is(own: Manifest, mapping: StateMapping) -> bool:
     """Whether the files of the job's own checkpoint can be used as they are.
 
     Not if any of their rows belong to state that is dropped: an operator or a state of the same
     name that is added later would find them.
     """
-    renamed = any(id != stored.id for id, stored in claims.states.items())
-    moved = any(now != before for now, before in claims.sources.items())
+    renamed = any(id != stored.id for id, stored in mapping.states.items())
+    moved = any(now != before for now, before in mapping.sources.items())
     written = {uid for file in own.state for uid in file.operators}
-    dropped = claims.dropped or claims.stranded or written - {s.uid for s in own.schemas}
-    return not (renamed or moved or dropped or claims.rewound_sources or claims.waiting)
+    dropped = mapping.dropped or mapping.stranded or written - {s.uid for s in own.schemas}
+    return not (renamed or moved or dropped or mapping.rewound_sources or mapping.waiting)
 
 
-def _watermarks(snapshot: Snapshot, claims: Match) -> dict[str, int]:
+def _watermarks(snapshot: Snapshot, mapping: StateMapping) -> dict[str, int]:
     """The watermarks of a snapshot under the names that operators and sources have now.
 
     Those of a strategy's partitions are under ``STRATEGY#PARTITION``. What an operator without a
     counterpart has reached belongs to nobody any more. One of the snapshot without a watermark has
     not got anywhere, also if a stream for which it has waited is gone now.
     """
-    now = {was: now for now, was in claims.operators.items()}
+    now = {was: now for now, was in mapping.operators.items()}
     partitions = {whole_source(was): whole_source(now) for was, now in now.items()}
     uids = sorted(snapshot.uids(), key=len, reverse=True)
-    renamed = dict.fromkeys(claims.operators, MIN_TIME)
+    renamed = dict.fromkeys(mapping.operators, MIN_TIME)
     for name, watermark in snapshot.document.watermarks.items():
         owner = next((uid for uid in uids if name == uid or name.startswith(f"{uid}#")), name)
         partition = name.removeprefix(owner).removeprefix("#")
@@ -594,35 +590,41 @@ def _watermarks(snapshot: Snapshot, claims: Match) -> dict[str, int]:
 
 
 def _log_changes(
-    snapshot: Snapshot, claims: Match, migrations: Mapping[tuple[str, str], str]
+    snapshot: Snapshot, mapping: StateMapping, migrations: Mapping[tuple[str, str], str]
 ) -> None:
     """Log what of a snapshot does not simply go on."""
     name = snapshot.name
     if snapshot.drained:
-        _LOG.warning("%s was drained: event time has come to its end in it", name)
-    for uid in claims.lost_sources:
-        _LOG.warning("%s has the position of source %r, which is gone", name, uid)
-    for uid, state in sorted(claims.anew):
+        _LOG.warning("%s was drained: its event time is at its end", name)
+    for uid in mapping.lost_sources:
+        _LOG.warning("%s has the position of source %r, which no longer exists", name, uid)
+    for uid, state in sorted(mapping.anew):
         _LOG.warning("state %r of operator %r starts empty, as allowed", state, uid)
-    for uid in claims.rewound_sources:
-        _LOG.warning("source %r reads other streams than in %s; it starts anew", uid, name)
-    for uid in claims.dropped_sinks:
-        _LOG.warning("output of sink %r that %s has promised is left out, as allowed", uid, name)
+    for uid in mapping.rewound_sources:
+        _LOG.warning(
+            "source %r reads different streams than in %s; it starts at its initial position",
+            uid,
+            name,
+        )
+    for uid in mapping.dropped_sinks:
+        _LOG.warning("in-doubt output of sink %r in %s is dropped, as allowed", uid, name)
     for (uid, state), why in migrations.items():
         _LOG.info("state %r of operator %r is migrated: %s", state, uid, why)
 
 
-def _check_sources(plan: Plan, job: str, snapshot: Snapshot | None, claims: Match | None) -> None:
+def _check_sources(
+    plan: Plan, job: str, snapshot: Snapshot | None, mapping: StateMapping | None
+) -> None:
     """Refuse sources that cannot be read, before anything is written.
 
-    `snapshot` is what the job goes on from, and `claims` which source gets which position; None if
+    `snapshot` is what the job goes on from, and `mapping` which source gets which position; None if
     each gets its own.
     """
     for source in plan.sources:
         before: str | None = source.uid
-        if claims is not None:
-            before = claims.sources.get(source.uid)
-            if source.uid in claims.rewound_sources:
+        if mapping is not None:
+            before = mapping.sources.get(source.uid)
+            if source.uid in mapping.rewound_sources:
                 before = None
         position = snapshot.sources.get(before) if snapshot and before else None
         name = f"source {source.uid!r} of job {job!r}"

@@ -66,7 +66,7 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
-from turnback.storage.local import LocalStorage
+from turnback.storage.base import HasLeftovers
 from turnback.worker.local_state import StoreOwner, remove_others, stores_of
 
 _PROVEN_S = 60.0
@@ -143,8 +143,8 @@ _LOG = logging.getLogger(__name__)
 _TABLE_CHANGED = "table-changed"
 _NAMED_FILES = 100
 _MOVE_FILES = (
-    "Write files elsewhere on the same file system, and move them in when they are complete; what "
-    "is new in these goes into others"
+    "Write files elsewhere on the same file system, and move them in when they are complete; "
+    "write new data to new files"
 )
 
 
@@ -210,7 +210,7 @@ class JobRunner:
             return self.report
         self._planner.check()
         storage = self._directory.storage
-        if isinstance(storage, LocalStorage):
+        if isinstance(storage, HasLeftovers):
             # Half-written files of drivers and workers that were killed.
             storage.leftovers(remove=True)
         self._run_as(self._directory.renew() if self.spec.start.fresh else self._directory.open())
@@ -372,7 +372,9 @@ class JobRunner:
                 raise FencedError(f"job {self.spec.name!r} was deleted. Stop this driver")
             if info.job_id == self._info.job_id:
                 return fence
-            _LOG.warning("job %r was started afresh meanwhile, and goes on so", self.spec.name)
+            _LOG.warning(
+                "job %r was started fresh in the meantime and continues as such", self.spec.name
+            )
             self._run_as(info)
 
     def _record_start(self, log: CheckpointLog, matched: RestorePlan | None, *, told: bool) -> None:
@@ -496,7 +498,9 @@ class JobRunner:
         if isinstance(cause, TableChangedError):
             saved = self.requests.save_before_failure(_TABLE_CHANGED)
             if saved is not None:
-                cause = TableChangedError(f"{cause}. What the tables have is in savepoint {saved}")
+                cause = TableChangedError(
+                    f"{cause}. Savepoint {saved} matches the contents of the tables"
+                )
         why = describe_error(cause)
         self._record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):
@@ -514,7 +518,7 @@ class JobRunner:
                 self._record(Restarting(str(error), 0))
             self._write_status(JobState.RESTARTING, StatusUpdate(cause=str(error)))
         except StorageError as e:
-            _LOG.warning("job %r: that its driver ends is not recorded: %s", self.spec.name, e)
+            _LOG.warning("job %r: cannot record that its driver ends: %s", self.spec.name, e)
         return error
 
     def _record(self, event: AttemptStarted | FilesChanged | Restarting | JobEnded) -> None:
@@ -578,8 +582,8 @@ class JobRunner:
         if attempt is not None:
             attempt.fail(
                 ChangedFilesError(
-                    f"job {self.spec.name!r}: {text}. {_MOVE_FILES}. To go on without what is new "
-                    'in there: on_changed_files="warn"'
+                    f"job {self.spec.name!r}: {text}. {_MOVE_FILES}. To continue without the new "
+                    'data, use on_changed_files="warn"'
                 )
             )
 

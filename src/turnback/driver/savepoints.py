@@ -143,7 +143,7 @@ class Exporter:
         for start in range(0, total, few):
             if self._stopped.is_set():
                 raise CheckpointError(
-                    f"the savepoint of {manifest.name} was given up because the job ends"
+                    f"the savepoint of {manifest.name} was abandoned because the job ends"
                 )
             description = f"{manifest.job}: savepoint, part {start + 1} of {total}"
             done = self._engine.run_tasks(description, tasks[start : start + few])
@@ -178,11 +178,7 @@ class JobSavepoints:
         self._exporter = Exporter(context.engine, self._storage)
 
     def check(self, request: Request) -> None:
-        """Refuse a savepoint that could not even be begun, before anything is done for it.
-
-        Raises:
-            ConfigurationError: There is no directory for it, or it is not empty.
-        """
+        """Refuse a savepoint that could not even be begun, before anything is done for it."""
         directory = self._directory(request)
         if directory.begin(request.id) is None:
             directory.abandon()
@@ -190,9 +186,7 @@ class JobSavepoints:
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write a checkpoint out as the savepoint that was requested, see `Exporter.export`.
 
-        Raises:
-            ConfigurationError: There is no directory for it, or it is not empty.
-            CheckpointError: The request ends the job, and has a savepoint of another checkpoint.
+        Raises `CheckpointError` if the request ends the job, and has one of another checkpoint.
         """
         entry = self._take(
             request, manifest, origin, lambda progress: self._requests.report(request.id, progress)
@@ -243,7 +237,7 @@ class JobSavepoints:
         if ends_job and metadata.checkpoint != manifest.number:
             raise CheckpointError(
                 f"{directory.uri} holds a savepoint of chk-{metadata.checkpoint}, but the job "
-                f"would end with {manifest.name}. Ask again"
+                f"would end with {manifest.name}. Submit the request again"
             )
         entry = SavepointEntry(
             id=metadata.id,
@@ -268,7 +262,7 @@ class JobSavepoints:
             return request.target
         if self._settings.directory is None:
             raise ConfigurationError(
-                "no directory for the savepoint: name one, or set state.savepoints.dir"
+                "no directory for the savepoint: specify one, or set state.savepoints.dir"
             )
         return f"{self._settings.directory.rstrip('/')}/savepoint-{self._name}-{request.id}"
 
@@ -279,6 +273,6 @@ class JobSavepoints:
             except CheckpointNotFoundError:
                 pass  # somebody else has deleted it
             except TurnbackError as e:
-                _LOG.warning("savepoint %s was not deleted, trying again later: %s", old.path, e)
+                _LOG.warning("cannot delete savepoint %s, retrying later: %s", old.path, e)
                 continue
             self._catalog.forget(old.id)

@@ -107,9 +107,8 @@ class Shutdown:
     def decide(self, request: Request, attempt: Attempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
-        Raises:
-            AttemptOverError: Another attempt has begun, and may have run epochs after it.
-            FencedError: Another driver has taken over, likewise.
+        Raises `AttemptOverError` or `FencedError` if another attempt, here or elsewhere, has begun
+        and may have run epochs after it.
         """
         with self._lock:
             if self._attempt is not attempt:
@@ -159,7 +158,9 @@ class Shutdown:
             try:
                 ends = self._is_decided(request, newest)
             except (CorruptFileError, FormatVersionError) as e:
-                why = f"the checkpoint to end the job with cannot be read: {e}. Ask again"
+                why = (
+                    f"cannot read the checkpoint to end the job with: {e}. Submit the request again"
+                )
                 self._requests.finish(request.id, RequestOutcome.failed(why))
                 continue
             if ends:
@@ -286,7 +287,7 @@ class RequestService:
                 if first:
                     self._requests.prune(_KEPT_REQUESTS)
             except StorageError as e:
-                _LOG.warning("job %r: old requests are left alone: %s", self._name, e)
+                _LOG.warning("job %r: cannot clean up old requests: %s", self._name, e)
         self._shutdown.restore()
         self._wake.set()
 
@@ -321,7 +322,7 @@ class RequestService:
             if isinstance(manifest, Manifest):
                 return self._savepoints.take_once(manifest, self._job.origin, label).path
         except Exception as e:  # noqa: BLE001 - the job fails anyway, for another reason
-            _LOG.warning("job %r: no savepoint before it fails: %s", self._name, e)
+            _LOG.warning("job %r: cannot take a savepoint before it fails: %s", self._name, e)
         return None
 
     def close(self, *, give_up: bool) -> None:
@@ -342,7 +343,7 @@ class RequestService:
             self._requests.answer_ended(self._catalog, state)
             self._requests.prune(_KEPT_REQUESTS)
         except (FencedError, StorageError) as e:
-            _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
+            _LOG.warning("job %r: cannot answer open requests: %s", self._name, e)
 
     # -- for the program that runs the job
 
@@ -355,12 +356,7 @@ class RequestService:
         return request
 
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request; return the directory of its savepoint, if it took one.
-
-        Raises:
-            JobFailedError: The job ended without an answer.
-            CheckpointError: It failed.
-        """
+        """Wait for the end of a request; return the directory of its savepoint, if it took one."""
         while True:
             over = is_over()
             result = self._requests.wait(request.id, 0.5)
@@ -370,7 +366,7 @@ class RequestService:
             if result is not None:
                 return result.path
             if over:
-                raise JobFailedError(f"job {self._name!r} ended before it answered")
+                raise JobFailedError(f"job {self._name!r} ended before it answered the request")
 
     # -- the loop
 
@@ -383,10 +379,10 @@ class RequestService:
                 with self._lock:
                     self._poll()
             except FencedError as e:
-                _LOG.warning("job %r: requests are no longer served here: %s", self._name, e)
+                _LOG.warning("job %r: this driver no longer serves requests: %s", self._name, e)
                 return
             except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
-                _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
+                _LOG.warning("job %r: cannot serve requests, retrying: %s", self._name, e)
 
     def _poll(self) -> None:
         if self._fence_guard.attempt is None:
@@ -427,7 +423,7 @@ class RequestService:
         try:
             status = self._directory.status()
         except StorageError as e:
-            _LOG.warning("job %r: its status cannot be read: %s", self._name, e)
+            _LOG.warning("job %r: cannot read its status: %s", self._name, e)
             return None
         return status.state if status is not None and status.state.is_terminal else None
 
@@ -441,21 +437,21 @@ class RequestService:
             else:
                 self._save(request)
         except FencedError as e:  # whoever has taken over answers
-            _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
+            _LOG.warning("job %r: %s request skipped: %s", self._name, request.kind.value, e)
             if ends:
                 self._shutdown.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, it is the answer to the request
             lost = self._engine.lost() if self._supervised else None
             kind = request.kind.value
             if lost is not None:  # this driver ends, and the next one answers
-                _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
+                _LOG.warning("job %r: %s request stays open: %s", self._name, kind, lost)
             else:
                 why = describe_error(e)
                 drained = self._drained
                 if drained is not None:
                     why = (
-                        f"{why}. The job has ended all the same, because it was drained: "
-                        f"{drained.name} has what the savepoint would have"
+                        f"{why}. The job has ended anyway, because it was drained: "
+                        f"{drained.name} contains what the savepoint would contain"
                     )
                 _LOG.warning("job %r: %s request failed: %s", self._name, kind, why)
                 # Unless that is durable, the job still ends where it was decided.
@@ -552,9 +548,9 @@ class RequestService:
             self._requests.finish(request.id, outcome)
             self._answers += 1
         except FencedError as e:
-            _LOG.warning("request %s is left to another driver: %s", request.id, e)
+            _LOG.warning("another driver serves request %s: %s", request.id, e)
         except StorageError as e:
-            _LOG.warning("request %s could not be answered: %s", request.id, e)
+            _LOG.warning("cannot answer request %s: %s", request.id, e)
             return False
         return True
 

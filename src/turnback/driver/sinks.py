@@ -98,7 +98,7 @@ def committer_context(
     )
 
 
-def claim_targets(
+def acquire_targets(
     plan: Plan,
     directory: JobDirectory,
     job_id: str,
@@ -110,10 +110,7 @@ def claim_targets(
     """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
     A job that is yet to be created has no id, one that is yet to start no fence. With `take_over`
-    targets that belong to other jobs become this job's.
-
-    Raises:
-        ConfigurationError: A target belongs to another job.
+    targets that belong to other jobs become this job's, else they are refused.
     """
     sinks = _sink_operators(plan)
     known = {*recorded_sinks(directory), *(op.uid for op in sinks)}
@@ -132,9 +129,9 @@ def claim_targets(
     }
     # All of them first: a job that is refused must not own any target.
     for op in sinks:
-        op.function.check_claim(contexts[op.uid])
+        op.function.check_target(contexts[op.uid])
     for op in sinks:
-        op.function.claim(contexts[op.uid])
+        op.function.acquire_target(contexts[op.uid])
     if take_over:
         newest = CheckpointLog(directory.storage).newest()
         # Also what sinks have staged that were renamed: it is published under their old uids.
@@ -145,11 +142,7 @@ def claim_targets(
 
 
 class JobSinks:
-    """Commits and rolls back what the tasks of a job have prepared.
-
-    Raises:
-        ConfigurationError: Another job has taken over a target.
-    """
+    """Commits and rolls back what the tasks of a job have prepared."""
 
     def __init__(
         self, plan: Plan, fence: Fence, directory: JobDirectory, options: Mapping[str, str]
@@ -159,7 +152,7 @@ class JobSinks:
         self._directory = directory
         self._options = options
         self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
-        contexts = claim_targets(plan, directory, fence.job_id, fence, options=options)
+        contexts = acquire_targets(plan, directory, fence.job_id, fence, options=options)
         self.committers: dict[str, EpochCommitter] = {}
         try:
             for uid, sink in self._sinks.items():
@@ -186,9 +179,9 @@ class JobSinks:
                 self._recover_dropped(uid, sink)
             except TurnbackError as e:
                 _LOG.warning(
-                    "job %r: what sink %r has prepared, which the program has no more, may still "
-                    "hold locks, and could not be rolled back: %s. Run `turnback transactions "
-                    "abort %s` where it can",
+                    "job %r: transactions prepared by sink %r, which is no longer in the "
+                    "program, may still hold locks and cannot be rolled back: %s. Run `turnback "
+                    "transactions abort %s` where that is possible",
                     *(self._directory.name, uid, e, self._directory.name),
                 )
             else:
@@ -213,7 +206,7 @@ class JobSinks:
             try:
                 self.committers[uid].abort(transactions)
             except TurnbackError as e:
-                _LOG.warning("sink %r could not roll back: %s", uid, e)
+                _LOG.warning("sink %r cannot roll back: %s", uid, e)
 
     def close(self) -> None:
         """Let go of all targets, at the end of the attempt."""
@@ -222,7 +215,7 @@ class JobSinks:
                 try:
                     committer.close()
                 except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-                    _LOG.warning("sink %r could not be closed: %s", uid, error)
+                    _LOG.warning("cannot close sink %r: %s", uid, error)
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,12 +246,7 @@ def _put_record(directory: JobDirectory, record: SinkRecord) -> None:
 
 
 def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
-    """Return the records of all sinks that a job has or had, by uid.
-
-    Raises:
-        CorruptFileError: A record is damaged.
-        FormatVersionError: A record was written by a newer version.
-    """
+    """Return the records of all sinks that a job has or had, by uid."""
     records: dict[str, SinkRecord] = {}
     for path in directory.storage.list("sinks"):
         if not path.endswith(f"/{_FILE}"):
@@ -267,7 +255,9 @@ def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
         data = directory.storage.get(path)
         record = decode_document(_KIND, FORMAT, data, name, SinkRecord)
         if path != _path(directory, record.uid):
-            raise CorruptFileError(f"{name} is of sink {record.uid!r}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} belongs to sink {record.uid!r}: it was copied or renamed"
+            )
         records[record.uid] = record
     return records
 

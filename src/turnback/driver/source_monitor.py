@@ -208,8 +208,6 @@ class _Entry(msgspec.Struct):
 
 
 class _Part(NamedTuple):
-    """A part of that list, by columns."""
-
     hashes: pa.Array
     times: pa.Array
     sizes: pa.Array
@@ -268,13 +266,9 @@ def _hash(path: str) -> int:
 
 
 class FilesWatch:
-    """Over the files of one source.
+    """Over the files of one source; tells which were changed after they were read, each once.
 
-    Args:
-        watched: Where they are.
-        seen: Those that were read.
-        log: Gives the list of files seen as of now; None while the job does not run.
-        on_changed: Told which files were found to be changed, each once.
+    `log` gives the list of files seen as of now; None while the job does not run.
     """
 
     def __init__(
@@ -320,7 +314,7 @@ class FilesWatch:
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
             if not self._is_failing:
                 where = self._watched.path
-                _LOG.warning("whether files in %s are changed is not known: %s", where, error)
+                _LOG.warning("cannot check files in %s for changes: %s", where, error)
             self._is_failing = True
 
 
@@ -458,7 +452,6 @@ class SourceMonitor:
                     thread.join(_LAST_COMMIT_S)
 
     def lags(self) -> dict[str, Lag]:
-        """The lag of every source that can tell, by uid."""
         lags = {uid: source.lag() for uid, source in self._sources.items()}
         return {uid: lag for uid, lag in lags.items() if lag is not None}
 
@@ -470,8 +463,6 @@ def _files_seen(positions: JobPositions, uid: str) -> Sequence[LogFile] | None:
 
 
 class _Watch:
-    """Over one source."""
-
     def __init__(
         self,
         uid: str,
@@ -536,7 +527,7 @@ class _Watch:
         at = self._clock.monotonic()
         now_ms = self._clock.now_ms()
         read: SourceLag | None = SourceLag(None, None)
-        with self._trying("its lag is not known"):
+        with self._trying("cannot measure its lag"):
             self._reader = self._reader or self._open()
             read = self._reader.read(offset)
         if read is None:
@@ -560,7 +551,7 @@ class _Watch:
     def _identify(self, position: SourcePosition | None) -> None:
         if not isinstance(self._reader, ReadsIdentity) or not position or not position.offset:
             return
-        with self._trying("which streams it reads is not known"):
+        with self._trying("cannot identify the streams that it reads"):
             found = self._reader.identity(position.offset, self._identities.get(self._uid))
             if found is not None:
                 self._identities.set(self._uid, found)
@@ -573,7 +564,7 @@ class _Watch:
             return
         if offset is None or offset == self._committed:
             return
-        with self._trying("how far it is could not be told to its consumer group"):
+        with self._trying("cannot report its position to the consumer group"):
             self._reader.commit(offset)
             self._committed = offset
 
@@ -584,7 +575,7 @@ class _Watch:
         if self._clock.monotonic() < self._replays_due:
             return
         self._replays_due = self._clock.monotonic() + _REPLAYS_S
-        with self._trying("how long savepoints can be replayed is not known"):
+        with self._trying("cannot find out how long savepoints can be replayed"):
             offsets = self._replays.offsets(self._uid)
             if offsets:
                 limits = self._reader.replay_limits(set(offsets.values()))

@@ -37,11 +37,7 @@ from turnback.values.typeinfo import (
 
 
 class GroupError(ElementTypeError):
-    """What cannot be computed for one of the groups.
-
-    Attributes:
-        group: The number of the group.
-    """
+    """What cannot be computed for one of the groups."""
 
     def __init__(self, message: str, group: int) -> None:
         super().__init__(message)
@@ -227,11 +223,7 @@ class _Count(Aggregate):
 
 
 class _OfColumn(Aggregate):
-    """An aggregate of the values of one column.
-
-    Attributes:
-        what: What its accumulators are, of the column.
-    """
+    """An aggregate of the values of one column."""
 
     what: str
 
@@ -250,7 +242,7 @@ class _Sum(_OfColumn):
         if isinstance(kind, DecimalTypeInfo):
             total: TypeInfo = DecimalTypeInfo(38, kind.scale)
         else:
-            total = Types.DOUBLE() if _is_floating(kind) else Types.LONG()
+            total = Types.DOUBLE() if kind in (Types.FLOAT(), Types.DOUBLE()) else Types.LONG()
         return total, total
 
     def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
@@ -279,8 +271,8 @@ class _Sum(_OfColumn):
             if total is not None and not -most - (not decimal) <= total <= most:
                 kind = f"decimal(38,{scale})" if decimal else "bigint"
                 raise GroupError(
-                    f"the sum of column {self.columns[0]!r} does not fit {kind}; map the column "
-                    "to double first",
+                    f"the sum of column {self.columns[0]!r} does not fit in {kind}; map the "
+                    "column to double first",
                     group,
                 )
         if not decimal:
@@ -506,11 +498,7 @@ def _numeric(aggregate: Aggregate, type_: TypeInfo) -> TypeInfo:
         return type_
     if isinstance(type_, BasicTypeInfo) and type_.name in numbers:
         return type_
-    raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} holds no numbers")
-
-
-def _is_floating(type_: TypeInfo) -> bool:
-    return isinstance(type_, BasicTypeInfo) and type_.name in ("float", "double")
+    raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} does not contain numbers")
 
 
 def _is_ordered(type_: TypeInfo) -> bool:
@@ -537,18 +525,12 @@ def approx_distinct_of(column: str) -> Aggregate:
     return _Distinct(column)
 
 
-class _Distinct(Aggregate):
-    def __init__(self, column: str) -> None:
-        self.columns = (column,)
-
-    def definition(self) -> str:
-        return f"approx_distinct_of({self.columns[0]})"
+class _Distinct(_OfColumn):
+    what = "approx_distinct_of"
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
-        kind = columns[0]
-        basic = isinstance(kind, BasicTypeInfo) and kind.name not in ("pickled", "big_int")
-        if not basic and not isinstance(kind, DecimalTypeInfo):
-            raise PlanError(f"distinct values of type {kind} cannot be counted")
+        if not _is_ordered(columns[0]):
+            raise PlanError(f"cannot count distinct values of type {columns[0]}")
         return Types.BYTES(), Types.LONG()
 
     def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
@@ -667,23 +649,18 @@ _KEY = "key"
 
 @dataclass(frozen=True)
 class Combination:
-    """Turns elements into one row per key: the key, and the accumulators of its elements.
-
-    Attributes:
-        key: How the elements get their key.
-        aggregates: By name.
-        type: Of its rows.
-    """
+    """Turns elements into one row per key: the key, and the accumulators of its elements."""
 
     key: KeySpec
     aggregates: Mapping[str, Aggregate]
     type: RowTypeInfo
 
     def combine(
-        self, batch: pa.RecordBatch, keys: pa.Array, index: npt.NDArray[np.int64]
+        self, batch: pa.RecordBatch, keys: pa.Array, index: npt.NDArray[np.int64], *more: pa.Array
     ) -> pa.RecordBatch:
+        """The rows of groups of elements; `more` are columns between the key and the rest."""
         groups = Groups(index, len(keys))
-        columns = key_columns(keys, self.key)
+        columns = [*key_columns(keys, self.key), *more]
         for aggregate in self.aggregates.values():
             inputs = [batch.column(name) for name in aggregate.columns]
             with naming_keys(keys):
@@ -691,23 +668,17 @@ class Combination:
         return record_batch(columns, self.type)
 
 
+@dataclass(eq=False, repr=False)
 class Aggregation(KeyedBatchFunction):
     """Merges what combinations give into the accumulators of its keys.
 
     It gives one row per key that has changed: the key, and the result of every aggregate.
     """
 
-    def __init__(
-        self,
-        key: KeySpec,
-        aggregates: Mapping[str, Aggregate],
-        accumulators: RowTypeInfo,
-        type: RowTypeInfo,
-    ) -> None:
-        self.key = key
-        self.aggregates = aggregates
-        self.accumulators = accumulators
-        self.type = type
+    key: KeySpec
+    aggregates: Mapping[str, Aggregate]
+    accumulators: RowTypeInfo
+    type: RowTypeInfo
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = ValueStateDescriptor[Any](ACCUMULATORS, self.accumulators)
@@ -734,11 +705,7 @@ class Aggregation(KeyedBatchFunction):
 def plan_aggregation(
     input_type: TypeInfo, key: KeySpec, aggregates: Mapping[str, Aggregate]
 ) -> tuple[Combination, Aggregation]:
-    """Check a declared aggregation, and divide it.
-
-    Raises:
-        PlanError: It names columns that are not there, or cannot be aggregated.
-    """
+    """Check a declared aggregation, and divide it."""
     columns = dict(stream_columns(input_type))
     keys = key.columns if key.function is None else (_KEY,)
     states: list[TypeInfo] = []
@@ -748,7 +715,7 @@ def plan_aggregation(
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise PlanError(
-                f"aggregate: {name}={aggregate!r:.80} is no aggregate; write for example "
+                f"aggregate: {name}={aggregate!r:.80} is not an aggregate; use for example "
                 f"{name}=count() or {name}=sum_of('amount')"
             )
         if name in keys:
@@ -756,7 +723,8 @@ def plan_aggregation(
         missing = [column for column in aggregate.columns if column not in columns]
         if missing:
             raise PlanError(
-                f"aggregate: {name}: there is no column {missing[0]!r}; there are {list(columns)}"
+                f"aggregate: {name}: there is no column {missing[0]!r}; the columns are "
+                f"{list(columns)}"
             )
         try:
             state, result = aggregate.types(*(columns[column] for column in aggregate.columns))
@@ -871,8 +839,8 @@ def _field(method: str, position: int | str, type_: TypeInfo) -> int:
     if isinstance(position, int) and 0 <= position < max(len(names), 1):
         return position
     if not names:
-        raise PlanError(f"{method}: elements of {type_} have no fields; leave {position!r} out")
-    raise PlanError(f"{method}: there is no field {position!r}; there are {list(names)}")
+        raise PlanError(f"{method}: elements of {type_} have no fields; omit {position!r}")
+    raise PlanError(f"{method}: there is no field {position!r}; the fields are {list(names)}")
 
 
 def _fits(method: str, type_: TypeInfo) -> bool:

@@ -190,7 +190,7 @@ def check_retries(strategy: Any, timeout_ms: int, method: str) -> None:
             f"get_retry_predicate of {type(strategy).__name__} must return an AsyncRetryPredicate"
         )
     if timeout_ms == 0 and strategy.can_retry(1):
-        raise PlanError(f"{method} needs a timeout above 0, within which calls are tried again")
+        raise PlanError(f"{method} needs a timeout above 0, within which calls are retried")
 
 
 def _check_positive(**numbers: Any) -> None:
@@ -206,6 +206,6 @@ def _check_predicates(*predicates: Any) -> None:
             raise PlanError(f"a predicate of retries must be a function or None, got {predicate!r}")
     if predicates == (None, None):
         raise PlanError(
-            "a retry strategy needs a result_predicate or an exception_predicate: without one "
-            "nothing is ever tried again"
+            "a retry strategy needs a result_predicate or an exception_predicate: without one, "
+            "nothing is ever retried"
         )

@@ -58,7 +58,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         """Refused: subtasks would come to hold different entries."""
         raise StateError(
             f"{self._where}: broadcast state can only be changed in process_broadcast_element, "
-            f"where every subtask does the same; the other stream's elements are spread over them"
+            "which runs identically in every subtask; the elements of the other stream are "
+            "distributed over the subtasks"
         )
 
     put_all = remove = clear = __setitem__ = __delitem__ = put
@@ -196,12 +197,7 @@ def named_state(states: Mapping[str, Any], descriptor: Any) -> Any:
 
 
 class BroadcastOperator(Function, CheckpointedFunction):
-    """Runs a broadcast process function, and has its broadcast states.
-
-    Attributes:
-        wrapped: The user's function.
-        states: The broadcast states by name, once they can be used.
-    """
+    """Runs a broadcast process function, and has its broadcast states."""
 
     def __init__(self, wrapped: Any, descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
         self.wrapped = wrapped

@@ -457,8 +457,8 @@ class StateDescriptor:
             return self
         # Not a data descriptor: once the handle is in the instance's __dict__ this is not reached.
         raise StateNotBoundError(
-            f"state {self.name!r} of {instance.__class__.__name__} is not there yet: use it from "
-            f"open() on, in a function of a keyed stream, not while the function is constructed"
+            f"state {self.name!r} of {instance.__class__.__name__} is not available yet: use it "
+            "from open() on, in a function of a keyed stream, not in its constructor"
         )
 
     def __setattr__(self, name: str, *value: Any) -> None:
@@ -526,13 +526,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
 
 class TimeOrderedStateDescriptor(StateDescriptor):
-    """A map per key from times to values, which the store sorts by time; for Turnback's own use.
-
-    Args:
-        name: Name of the state.
-        type: Type of the values.
-        **options: Options for state stored with another type, see `StateDescriptor`.
-    """
+    """A map per key from times to values, which the store sorts by time; for Turnback's own use."""
 
     kind = "waiting"
 
@@ -629,8 +623,8 @@ def _checked_aliases(
             raise StateError(f"{state}: the old name of {path!r} must be text, got {old!r}")
         if old in row.names:
             raise StateError(
-                f"{state}: {path!r} cannot be read from {old!r}, which is itself a field "
-                f"beside it; take the alias out, or use migrate="
+                f"{state}: {path!r} cannot be read from {old!r}, which is itself a field of the "
+                "same row; remove the alias, or use migrate="
             )
         if (prefix, old) in taken:
             raise StateError(f"{state}: two fields have the alias {old!r}; keep one of them")
@@ -639,7 +633,6 @@ def _checked_aliases(
 
 
 def _row_of(state: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
-    """The row a field is in, and the path to that row."""
     matches = rows.get(path, [])
     if len(matches) == 1:
         return matches[0]
@@ -651,7 +644,7 @@ def _row_of(state: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
     near = get_close_matches(str(path), rows, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
     raise StateError(
-        f"{state}: aliases={{new name: old name}} names {path!r}, which is no field of its "
+        f"{state}: aliases={{new name: old name}} contains {path!r}, which is not a field of its "
         f"type; {hint}"
     )
 
@@ -678,7 +671,7 @@ def _check_migrate(
     migrate = rules.migrate
     if migrate is None:
         if has_old_type:
-            raise StateError(f"{state}: migrate_from= says what migrate= takes; give both")
+            raise StateError(f"{state}: migrate_from= is the type that migrate= accepts; give both")
         return
     if not callable(migrate) or not _takes_one(migrate):
         raise StateError(f"{state}: migrate must be a callable of one value, got {migrate!r}")
@@ -688,9 +681,9 @@ def _check_migrate(
         )
     if rules.migrate_from is not None and rules.migrate_from == type_:
         raise StateError(
-            f"{state}: migrate_from is the very type it has now, so that old values cannot "
-            f"be told from new ones; give the state a new name if the meaning of its values "
-            f"changes, or leave migrate_from out if it was only another kind of state"
+            f"{state}: migrate_from is the same type as the current one, so old values cannot be "
+            "distinguished from new ones; give the state a new name if the meaning of its "
+            "values changes, or omit migrate_from if only the kind of state changed"
         )
 
 

@@ -181,19 +181,19 @@ class WatermarkStrategy:
         """Refuse a column that does not exist in a stream, or that has no timestamps."""
         if self.assigner is None:
             raise PlanError(
-                "the watermark strategy does not say where timestamps come from: add "
-                ".with_timestamp_assigner(...) with the name of a column or a TimestampAssigner"
+                "the watermark strategy has no timestamps: add .with_timestamp_assigner(...) "
+                "with the name of a column or a TimestampAssigner"
             )
         if not isinstance(self.assigner, str):
             return
         fields = dict(type.fields()) if isinstance(type, RowTypeInfo) else {"value": type}
         column = fields.get(self.assigner)
         if column is None:
-            raise PlanError(f"there is no column {self.assigner!r}; there are {list(fields)}")
+            raise PlanError(f"there is no column {self.assigner!r}; the columns are {list(fields)}")
         if not isinstance(column, BasicTypeInfo) or column.name not in _COLUMN_TYPES:
             raise PlanError(
-                f"timestamps cannot come from the column {self.assigner!r} of {column}: it must "
-                f"hold timestamps, or milliseconds since 1970 as whole numbers"
+                f"the column {self.assigner!r} of {column} cannot provide timestamps: it must "
+                "contain timestamps, or milliseconds since 1970 as whole numbers"
             )
 
 

@@ -53,7 +53,7 @@ from turnback.job.liveness import (
     recent_restarts,
 )
 from turnback.job.status import JobState, Status
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ def check_command(settings: AlertSettings) -> None:
     name = shlex.split(settings.command)[0]
     if shutil.which(Path(name).expanduser()) is None:
         raise ConfigurationError(
-            f"alerts.command: there is no program {name!r} on this machine that may be run. Write "
-            "its whole path, and make it executable"
+            f"alerts.command: there is no executable program {name!r} on this machine. Use its "
+            "full path, and make it executable"
         )
 
 
@@ -128,7 +128,7 @@ def run_command(command: str, document: bytes, variables: dict[str, str]) -> Non
             start_new_session=True,
         )
     except OSError as error:
-        raise HookError(f"{words[0]!r} cannot be run: {error.strerror}") from None
+        raise HookError(f"cannot run {words[0]!r}: {error.strerror}") from None
     try:
         _, printed = process.communicate(document, _COMMAND_S)
     except subprocess.TimeoutExpired:
@@ -166,11 +166,11 @@ def post(address: str, document: bytes) -> None:
             error.close()
             problem = f"{host} answered {status}"
             if 300 <= status < 400:
-                problem += ", a redirect: give the address that it leads to"
+                problem += ", a redirect: use the URL that it redirects to"
             is_final = status < 500 and status not in _AGAIN
         except (OSError, HTTPException, ValueError) as error:
             cause = error.reason if isinstance(error, URLError) else error
-            problem = f"{host} cannot be reached: {cause or type(cause).__name__}"
+            problem = f"cannot reach {host}: {cause or type(cause).__name__}"
             is_final = isinstance(error, ValueError)
         if pause is None or is_final:
             raise HookError(problem)
@@ -214,15 +214,7 @@ class AlertEvent(StrEnum):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as it is told.
-
-    Attributes:
-        text: All of it in one sentence.
-        reason: Why, if that is known.
-        host: The machine of the driver.
-        log: The driver's log file, on that machine.
-        id: Of this event; the same whoever is told of it.
-    """
+    """An event as it is told; the id is the same whoever is told of it."""
 
     event: AlertEvent
     text: str
@@ -275,13 +267,15 @@ class AlertLog:
         try:
             return numbers[-1], read_document(self._storage, "alert", _FORMAT, path, Alert)
         except (CorruptFileError, FormatVersionError) as error:
-            _LOG.warning("what was told last is not known, so it may be told again: %s", error)
+            _LOG.warning("cannot read which alerts were sent, so some may be sent again: %s", error)
             return numbers[-1], None
 
     def claim(self, number: int, alert: Alert) -> bool:
         """Make an event the one of this number; False if somebody else was quicker."""
         try:
-            claim(self._storage, _path(number), encode_document("alert", _FORMAT, alert))
+            put_if_absent_or_same(
+                self._storage, _path(number), encode_document("alert", _FORMAT, alert)
+            )
         except AlreadyExistsError:
             return False
         for old in self._numbers()[:-_KEPT]:
@@ -299,7 +293,7 @@ class AlertLog:
     def claim_again(self, number: int) -> bool:
         """Take over an event whose watcher died; False if somebody else has done so."""
         try:
-            claim(self._storage, _path(number, "again"), b"")
+            put_if_absent_or_same(self._storage, _path(number, "again"), b"")
         except AlreadyExistsError:
             return False
         return True
@@ -373,7 +367,7 @@ class JobWatch:
                 self._record_told()
         except TurnbackError as error:
             if not self._is_failing:
-                _LOG.warning("job %r cannot be watched: %s", self._directory.name, error)
+                _LOG.warning("cannot watch job %r: %s", self._directory.name, error)
             self._is_failing = True
             return None
         self._is_failing = False
@@ -479,7 +473,7 @@ def _text(event: AlertEvent, status: Status, state: str, reason: str | None) -> 
     job = f"job {status.job!r}"
     if event is AlertEvent.RECOVERED:
         return f"{job} is {state} again" if state == JobState.RUNNING.value else f"{job} is {state}"
-    why = (reason or "its log may tell why").partition("\n")[0]
+    why = (reason or "see its log for the reason").partition("\n")[0]
     if event is AlertEvent.RESTART_LOOP:
         if why.startswith("restarted"):
             return f"{job} has {why}"
@@ -491,7 +485,7 @@ def example_alert(directory: str) -> Alert:
     """An event that only shows whether telling works."""
     return Alert(
         event=AlertEvent.TEST,
-        text="this is a test of Turnback's alerts: nothing has happened",
+        text="this is a test of Turnback's alerts: no action needed",
         job="test",
         job_id="test",
         state=JobState.RUNNING.value,

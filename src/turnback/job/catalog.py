@@ -11,17 +11,14 @@ import msgspec
 
 from turnback.core.ids import check_id, is_id
 from turnback.errors import CorruptFileError, FormatVersionError, NotFoundError
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import decode_document, encode_document
 
 
 class SavepointReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """How long all records that come after a savepoint can be read again.
+    """How long all records that come after a savepoint can be read again, as of some time.
 
-    Attributes:
-        gone: Whether some of them cannot be any more.
-        until_ms: About when the first of them will be deleted; None if nothing says so.
-        as_of_ms: When that was found out, by the driver's clock.
+    Some of them may be `gone`; `until_ms` is about when the first will be, None if nothing says so.
     """
 
     gone: bool
@@ -69,7 +66,7 @@ class SavepointCatalog:
 
     def add(self, entry: SavepointEntry) -> None:
         """Record a savepoint; recording the same one again changes nothing."""
-        claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
+        put_if_absent_or_same(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
 
     def get(self, id_: str) -> SavepointEntry:
         path = _path(check_id(id_, "savepoint"))
@@ -77,7 +74,9 @@ class SavepointCatalog:
         data = self._storage.get(path)
         entry = decode_document(_KIND, FORMAT, data, name, SavepointEntry)
         if entry.id != id_:
-            raise CorruptFileError(f"{name} records savepoint {entry.id}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} contains the record of savepoint {entry.id}: it was copied or renamed"
+            )
         return entry
 
     def list(self) -> builtins.list[SavepointEntry]:
@@ -87,7 +86,7 @@ class SavepointCatalog:
         """
         entries, unreadable = self._scan()
         for error in unreadable:
-            _LOG.warning("a record of a savepoint is left out: %s", error)
+            _LOG.warning("skipping a savepoint record: %s", error)
         return entries
 
     def count(self) -> int:
@@ -104,8 +103,8 @@ class SavepointCatalog:
         entries, unreadable = self._scan()
         for error in unreadable:
             raise type(error)(
-                f"{error}. Which savepoint is the newest is not known: name one by its directory, "
-                "or delete this record"
+                f"{error}. The newest savepoint is therefore unknown: specify one by its "
+                "directory, or delete this record"
             ) from error
         known = (e for e in reversed(entries) if before_ms is None or e.created_ms <= before_ms)
         return next(known, None)

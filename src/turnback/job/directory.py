@@ -44,7 +44,7 @@ from turnback.job.catalog import Replays
 from turnback.job.run import ProcessId, StartedProgram
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import decode_document, encode_document, read_document
 from turnback.storage.open import open_storage
 
@@ -141,7 +141,7 @@ class JobDirectory:
         if info is None:
             info = JobInfo(self.name, uuid.uuid4().hex, self._clock.now_ms())
             try:
-                claim(self.storage, JOB, _sealed("job", info))
+                put_if_absent_or_same(self.storage, JOB, _sealed("job", info))
             except AlreadyExistsError:
                 return self.open()
         return info
@@ -163,8 +163,8 @@ class JobDirectory:
                 )
         if info is not None and info.job != self.name:
             raise ConfigurationError(
-                f"{self.storage.uri} belongs to the job {info.job!r}, not to {self.name!r}: give "
-                "each job a directory of its own"
+                f"{self.storage.uri} belongs to job {info.job!r}, not to {self.name!r}: give "
+                "each job its own directory"
             )
         return info
 
@@ -248,7 +248,7 @@ class JobDirectory:
         try:
             info = self.attempt(attempt)
         except (CorruptFileError, FormatVersionError) as error:
-            _LOG.warning("how attempt %d was started is not known: %s", attempt, error)
+            _LOG.warning("cannot read how attempt %d was started: %s", attempt, error)
             return None
         started = None if info is None else info.started
         if started is None or started.digest is None:
@@ -299,12 +299,13 @@ class JobDirectory:
             version = msgspec.json.decode(data).get("format")
             if version != STATUS_FORMAT:
                 raise FormatVersionError(
-                    f"{name} has format version {version}, this Turnback reads {STATUS_FORMAT}"
+                    f"{name} has format version {version}, but this version of Turnback "
+                    f"reads {STATUS_FORMAT}"
                 )
             return msgspec.json.decode(data, type=Status)
         except (*UNDECODABLE, AttributeError) as error:
             raise CorruptFileError(
-                f"{name} is damaged: {error}. If no driver runs the job, delete this file"
+                f"{name} is damaged: {error}. If no driver runs this job, delete the file"
             ) from error
 
     def write_status(

@@ -68,12 +68,7 @@ class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
-    """A checkpoint was discarded.
-
-    Attributes:
-        number: The slot of its manifest, if that was durable when it failed.
-        after_ms: How long after its trigger it failed.
-    """
+    """A checkpoint was discarded, so long after its trigger; its manifest may have been durable."""
 
     epoch: int
     trigger: str
@@ -202,7 +197,7 @@ class History:
             try:
                 self._write_files()
             except StorageError as error:
-                _LOG.warning("history could not be written, trying again later: %s", error)
+                _LOG.warning("cannot write the history, retrying later: %s", error)
 
     def _write_files(self) -> None:
         while True:
@@ -276,7 +271,7 @@ def _load(storage: Storage, name: str, kind: type[T]) -> tuple[list[T], dict[int
     except NotFoundError:
         return [], {}
     except UNDECODABLE as error:
-        _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
+        _LOG.warning("skipping %s/%s, which cannot be read: %s", storage.uri, name, error)
         return [], {}
 
 

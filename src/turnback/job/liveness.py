@@ -116,12 +116,10 @@ def _why_lost(driver: Process, supervisor: Process | None) -> str:
     """Say what happened to a job that nobody runs any more, and what to do."""
     who = f"its driver (pid {driver.pid} on {driver.host})"
     if supervisor is None:
-        how = (
-            "ended without a word, and it was not started by `turnback run`, which would restart it"
-        )
+        how = "died, and the job was not started with `turnback run`, which would restart it"
     else:
-        how = f"and its supervisor (pid {supervisor.pid}) were killed, or the machine went down"
-    return f"{who} {how}. Start it again: it goes on from its latest checkpoint"
+        how = f"and its supervisor (pid {supervisor.pid}) were killed, or the machine failed"
+    return f"{who} {how}. Start the job again: it resumes from its latest checkpoint"
 
 
 def _process(process: ProcessId | None) -> Process | None:
@@ -187,7 +185,7 @@ def _restore(status: Status, restore: RestoreProgress) -> Stall | None:
     stuck_ms = status.updated_ms - restore.moved_ms
     if limit is None or stuck_ms <= limit:
         return None
-    how_far = f"has stood at {int(100 * restore.done)} % for {format_age(stuck_ms)}"
+    how_far = f"has been stuck at {int(100 * restore.done)} % for {format_age(stuck_ms)}"
     return Stall(f"{restore.what} {how_far}")
 
 
@@ -197,7 +195,7 @@ def _epochs(status: Status, progress: AttemptProgress) -> Iterator[str]:
     if progress.asked_ms is not None and progress.epoch is None:
         asked_ms = now_ms - progress.asked_ms
         if limits.heartbeat_ms is not None and asked_ms > limits.heartbeat_ms:
-            yield f"Spark has not answered for {format_age(asked_ms)}"
+            yield f"Spark has not responded for {format_age(asked_ms)}"
             return
     since_ms = now_ms - progress.since_ms
     if limits.epoch_ms is None or since_ms <= limits.epoch_ms:
@@ -208,7 +206,7 @@ def _epochs(status: Status, progress: AttemptProgress) -> Iterator[str]:
     waiting = {uid: lag.records for uid, lag in status.metrics.lag.items() if lag.records}
     if waiting:
         sources = ", ".join(f"{records:,} of source {uid!r}" for uid, records in waiting.items())
-        yield f"no epoch for {format_age(since_ms)} although records wait: {sources}"
+        yield f"no epoch for {format_age(since_ms)} although records are waiting: {sources}"
 
 
 def _checkpoints(status: Status, progress: AttemptProgress) -> Iterator[str]:
@@ -221,7 +219,7 @@ def _checkpoints(status: Status, progress: AttemptProgress) -> Iterator[str]:
     if under_way:
         oldest = min(under_way, key=lambda one: one.triggered_ms)
         took = format_age(max(0, status.updated_ms - oldest.triggered_ms))
-        text += f" (that of epoch {oldest.epoch} has been under way for {took})"
+        text += f" (the checkpoint of epoch {oldest.epoch} has been in progress for {took})"
     yield text
 
 

@@ -18,7 +18,7 @@ import msgspec
 from turnback.core.clock import Clock, SystemClock
 from turnback.errors import AlreadyExistsError, CorruptFileError
 from turnback.plan.bad_records import LetterId, decode_letter
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 DIRECTORY = "redrive"
@@ -63,7 +63,6 @@ class RedriveInbox:
         self._clock = clock or SystemClock()
 
     def numbers(self) -> list[int]:
-        """The numbers of all batches, in order."""
         matches = map(_FILE.fullmatch, self._storage.list(self._directory))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -71,7 +70,7 @@ class RedriveInbox:
         path = self._path(number)
         found = read_document(self._storage, _BATCH, FORMAT, path, RedriveBatch)
         if found is None:
-            raise CorruptFileError(f"{self._storage.uri}/{path} is gone; put it back")
+            raise CorruptFileError(f"{self._storage.uri}/{path} is missing; restore it")
         return found
 
     def outcome(self, number: int) -> RedriveOutcome | None:
@@ -108,7 +107,9 @@ class RedriveInbox:
             try:
                 for number, some in enumerate(_batches(new.values()), first):
                     batch = RedriveBatch(self._clock.now_ms(), secrets.token_hex(8), tuple(some))
-                    claim(self._storage, self._path(number), encode_document(_BATCH, FORMAT, batch))
+                    put_if_absent_or_same(
+                        self._storage, self._path(number), encode_document(_BATCH, FORMAT, batch)
+                    )
                     written.append(number)
             except AlreadyExistsError:
                 continue  # somebody else gives letters back, the same ones maybe

@@ -61,12 +61,12 @@ class RequestSpec(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.drain and self.kind is not RequestKind.STOP:
-            raise ConfigurationError(f"a {self.kind} cannot drain: only a stop can")
+            raise ConfigurationError(f"a {self.kind} cannot drain: only stop can")
         if self.target is not None:
             if not self.takes_savepoint:
                 raise ConfigurationError(
-                    f"a {self.kind} without savepoint needs no directory: leave {self.target!r} "
-                    "out, or ask for a savepoint"
+                    f"a {self.kind} without a savepoint needs no directory: omit "
+                    f"{self.target!r}, or request a savepoint"
                 )
             _check_target(self.target)
         _check_text("label", self.label, _MAX_LABEL, multiline=False)
@@ -104,8 +104,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 class RequestResult(RequestOutcome, frozen=True, kw_only=True):
     """How a request has ended; there is never more than one per request.
 
-    Attributes:
-        attempt: Of the driver that ended it; `None` if it was ended in the driver's place.
+    The attempt is that of the driver that ended it; `None` if it was ended in the driver's place.
     """
 
     id: str
@@ -156,7 +155,7 @@ def outcome_of_ended_job(
         if entry is not None:
             return RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
         return RequestOutcome.failed(
-            f"the job is {job.value}, it ended before the savepoint was complete"
+            f"the job is {job.value}: it ended before the savepoint was complete"
         )
     if request.kind is RequestKind.STOP and job is JobState.FAILED:
         return RequestOutcome.failed("the job failed before it could be stopped")
@@ -165,7 +164,7 @@ def outcome_of_ended_job(
 
 def outcome_of_lost_driver(request: Request, catalog: SavepointCatalog) -> RequestOutcome:
     """Return how a stop or cancel ends whose driver died, as the job was started again."""
-    why = "the driver died before it could, and the job was started again"
+    why = "the driver died before it could end the job, and the job was restarted"
     entry = recorded_savepoint(request, catalog) if request.takes_savepoint else None
     return RequestOutcome.failed(
         f"{why}; its savepoint is complete, in {entry.path}" if entry else why
@@ -176,23 +175,19 @@ def _check_target(target: str) -> None:
     _check_text("directory", target, _MAX_TEXT, multiline=False)
     if not target.startswith("/") and ":/" not in target:
         raise ConfigurationError(
-            f"the directory {target!r} is relative, and the driver of the job runs elsewhere: give "
-            "an absolute path or a URI such as s3://bucket/savepoints"
+            f"the directory {target!r} is relative, but the driver of the job runs elsewhere: "
+            "use an absolute path or a URI such as s3://bucket/savepoints"
         )
     if ".." in target.replace("\\", "/").split("/"):
-        raise ConfigurationError(f"the directory {target!r} holds '..': write it without")
+        raise ConfigurationError(f"the directory {target!r} contains '..': write it without")
 
 
 def check_label(label: str | None) -> None:
-    """Refuse a label that would have to be quoted wherever it is used, as in JOB@LABEL.
-
-    Raises:
-        ConfigurationError: It has a space.
-    """
+    """Refuse a label with spaces, which would have to be quoted, as in JOB@LABEL."""
     if label is not None and any(char.isspace() for char in label):
         near = "-".join(label.split())
         raise ConfigurationError(
-            f"the label {label!r} has spaces: write {near!r}, and say more in a note"
+            f"the label {label!r} contains spaces: use {near!r}, and put more text in a note"
         )
 
 
@@ -200,5 +195,5 @@ def _check_text(what: str, text: str | None, most: int, *, multiline: bool) -> N
     if text is None:
         return
     if not text.strip() or len(text) > most:
-        raise ConfigurationError(f"a {what} has 1 to {most} characters, this one {len(text)}")
+        raise ConfigurationError(f"a {what} must have 1 to {most} characters, not {len(text)}")
     check_printable(what, text, ConfigurationError, "\n\t" if multiline else "")

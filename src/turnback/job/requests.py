@@ -40,7 +40,7 @@ from turnback.job.request import (
     outcome_of_lost_driver,
 )
 from turnback.job.status import JobState
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,9 @@ class Requests:
                 id=self._new_id(), created_ms=self._clock.now_ms(), **msgspec.structs.asdict(spec)
             )
             try:
-                claim(self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request))
+                put_if_absent_or_same(
+                    self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request)
+                )
             except AlreadyExistsError:
                 continue
             return request
@@ -112,32 +114,18 @@ class Requests:
         try:
             return self._read(_PROGRESS, id_, RequestProgress)
         except (CorruptFileError, FormatVersionError) as error:
-            self._warn_once(f"progress cannot be read: {error}")
+            self._warn_once(f"cannot read the progress: {error}")
             return None
 
-    def wait(
-        self,
-        id_: str,
-        timeout_s: float | None = None,
-        on_progress: Callable[[RequestProgress], None] | None = None,
-    ) -> RequestResult | None:
-        """Wait until a request has ended.
+    def wait(self, id_: str, timeout_s: float | None = None) -> RequestResult | None:
+        """Wait until a request has ended; return how, `None` if the time is over.
 
-        Returns:
-            How it ended, `None` if the time is over. The request stays.
-
-        Raises:
-            NotFoundError: There is no such request, or it ended long ago and is forgotten.
+        Raises `NotFoundError` if there is none, or it ended long ago and is forgotten.
         """
         began = self._clock.monotonic()
         pause = _FIRST_POLL_S
-        seen = None
         while True:
             result = self.result(id_)
-            progress = self.progress(id_) if on_progress is not None else None
-            if on_progress is not None and progress is not None and progress != seen:
-                on_progress(progress)
-                seen = progress
             if result is not None:
                 return result
             self._require(id_)
@@ -157,9 +145,6 @@ class Requests:
         A request that can never be served (damaged, of a newer format) gets a failed result here;
         one that cannot be read right now is left for the next time. Neither stands in the way of
         the others.
-
-        Raises:
-            StorageError: The requests could not be listed; try again later.
         """
         files = self._files()
         requests: list[Request] = []
@@ -169,7 +154,7 @@ class Requests:
             except (CorruptFileError, FormatVersionError) as error:
                 self._refuse(id_, error)
             except StorageError as error:
-                self._warn_once(f"request {id_} cannot be read, trying again later: {error}")
+                self._warn_once(f"cannot read request {id_}, retrying later: {error}")
             else:
                 if request is not None:
                     requests.append(request)
@@ -180,18 +165,13 @@ class Requests:
         try:
             self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
         except StorageError as error:
-            _LOG.warning("progress of request %s could not be written: %s", id_, error)
+            _LOG.warning("cannot write the progress of request %s: %s", id_, error)
 
     def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
-        """End a request, unless it has ended already.
+        """End a request, unless it has ended already; return the one result there is.
 
-        Returns:
-            The one result there is: this one, or what another driver wrote first.
-
-        Raises:
-            CorruptFileError: There is a result already, and it is damaged.
-            FencedError: This driver was replaced; whoever has done that answers.
-            CommitStateUnknownError: The result may or may not have been written; finish again.
+        If this driver was replaced, whoever has done that answers: `FencedError`. After a
+        `CommitStateUnknownError` finish again.
         """
         path = _path(_RESULT, id_)
         mine = RequestResult(
@@ -201,12 +181,12 @@ class Requests:
             **msgspec.structs.asdict(outcome),
         )
         try:
-            claim(self._storage, path, _sealed(_RESULT, mine))
+            put_if_absent_or_same(self._storage, path, _sealed(_RESULT, mine))
         except AlreadyExistsError:
             there = self.result(id_)
             if there is None:  # forgotten meanwhile, so it had ended
                 return mine
-            _LOG.info("request %s had ended already as %s", id_, there.state)
+            _LOG.info("request %s has already ended as %s", id_, there.state)
             return there
         with self._lock:
             self._ended += 1
@@ -214,12 +194,7 @@ class Requests:
         return mine
 
     def answer_ended(self, catalog: SavepointCatalog, job: JobState | None) -> None:
-        """Answer every open request of a job that has ended; `job` is how, if that is known.
-
-        Raises:
-            StorageError: Not all could be answered.
-            FencedError: A newer attempt has taken over, which answers.
-        """
+        """Answer every open request of a job that has ended; `job` is how, if that is known."""
         for request in self.open():
             if job is None:
                 self.finish(request.id, RequestOutcome.failed("the job has ended"))
@@ -232,12 +207,8 @@ class Requests:
         """Answer the requests to a driver that has died, as the user starts the job again.
 
         A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
-        to be taken by the new driver.
-
-        Args:
-            catalog: The savepoints that the job took.
-            job: How the job had ended; `None` if it had not, because its driver died.
-            own: Requests of the new driver itself.
+        to be taken by the new driver, whose `own` requests are left alone. `job` is how the job had
+        ended; `None` if it had not, because its driver died.
         """
         for request in self.open():
             if request.id in own or request.kind is RequestKind.SAVEPOINT:
@@ -304,21 +275,23 @@ class Requests:
         request = self._read(_REQUEST, id_, Request)
         if request is not None and request.id != id_:
             name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
-            raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
+            raise CorruptFileError(
+                f"{name} contains request {request.id}: it was copied or renamed"
+            )
         return request
 
     def _refuse(self, id_: str, error: StorageError) -> None:
-        _LOG.error("request %s cannot be served: %s", id_, error)
+        _LOG.error("cannot serve request %s: %s", id_, error)
         try:
             self.finish(id_, RequestOutcome.failed(f"{error}. Submit the request again"))
         except StorageError as again:
-            self._warn_once(f"request {id_} could not be refused, trying again later: {again}")
+            self._warn_once(f"cannot refuse request {id_}, retrying later: {again}")
 
     def _require(self, id_: str) -> None:
         if not self._exists(_REQUEST, id_) and not self._exists(_RESULT, id_):
             raise NotFoundError(
-                f"there is no request {id_} in {self._storage.uri}: it was never submitted to this "
-                "job, or it ended long ago and is forgotten"
+                f"there is no request {id_} in {self._storage.uri}: it was never submitted to "
+                "this job, or it ended long ago and has been deleted"
             )
 
     def _age(self, id_: str) -> tuple[int, int, str]:
@@ -341,7 +314,7 @@ class Requests:
                 kind = _KIND_OF_SUFFIX.get(match[2] or "", _STOP_POINT)
                 files[kind].setdefault(match[1], []).append(path)
             else:
-                self._warn_once(f"{self._storage.uri}/{path} is no request and is ignored")
+                self._warn_once(f"{self._storage.uri}/{path} is not a request and is ignored")
         return files
 
     def _exists(self, kind: str, id_: str) -> bool:

@@ -181,13 +181,7 @@ class Launch(StartOptions, frozen=True, kw_only=True):
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Which job a driver runs.
-
-    Attributes:
-        restart: Its restart strategy, as configuration.
-        storage_options: What is needed to read its directory.
-        alerts: Who is told when something is wrong, as configuration.
-    """
+    """Which job a driver runs; its restart strategy and alerts as configuration."""
 
     name: str
     job_id: str
@@ -222,11 +216,9 @@ class RunError(msgspec.Struct, frozen=True):
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How a launch ended.
+    """How a launch ended: the exit status of the last driver, and why it is not started again.
 
-    Attributes:
-        code: Exit status of the last driver, negative if a signal ended it; None if nobody saw it.
-        reason: Why the driver is not started again.
+    The status is negative if a signal ended it; None if nobody saw it.
     """
 
     code: int | None
@@ -253,7 +245,7 @@ class RunDirectory:
             raise ConfigurationError(f"{path} is damaged: {error}") from error
         if launch is None:
             raise ConfigurationError(
-                f"{path} is not there: start the program with `turnback run`, or without "
+                f"{path} does not exist: start the program with `turnback run`, or unset "
                 f"{LAUNCH_VARIABLE}"
             )
         return launch
@@ -287,7 +279,7 @@ class RunDirectory:
         """
         command = self.launch().supervisor
         if not command:
-            raise ConfigurationError(f"{self.path / LAUNCH} names no supervisor")
+            raise ConfigurationError(f"{self.path / LAUNCH} does not contain a supervisor")
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [*command, str(self.path)],

@@ -62,12 +62,7 @@ class Throughput(msgspec.Struct, frozen=True):
 
 
 def read_throughput(storage: Storage, job_id: str) -> tuple[Bucket, ...]:
-    """Return what the drivers of a job have counted; nothing if the file is of an earlier job.
-
-    Raises:
-        CorruptFileError: The file is damaged; the next driver begins it anew.
-        FormatVersionError: A newer Turnback wrote it.
-    """
+    """Return what the drivers of a job have counted; nothing if the file is of an earlier job."""
     written = read_document(storage, _KIND, _FORMAT, FILE, Throughput)
     return written.buckets if written is not None and written.job_id == job_id else ()
 
@@ -142,7 +137,7 @@ class ThroughputLog:
         try:
             self._old = list(read_throughput(self._storage, job_id))
         except StorageError as error:
-            _LOG.warning("how much the job has processed so far is not known: %s", error)
+            _LOG.warning("cannot read the throughput of the job: %s", error)
 
     def count(self, records_in: int, records_out: int, seconds: float) -> None:
         """Count an epoch that has ended now, as if it had done as much in each of its seconds."""
@@ -191,7 +186,7 @@ class ThroughputLog:
         try:
             self._storage.put(FILE, encode_document(_KIND, _FORMAT, document))
         except StorageError as error:
-            _LOG.warning("how much the job processes could not be written: %s", error)
+            _LOG.warning("cannot write the throughput of the job: %s", error)
 
     def _bucket(self, first_ms: int, last_ms: int) -> _Counted:
         """The bucket of some time in which the job runs."""

@@ -35,11 +35,7 @@ def start_writing() -> subprocess.Popen[bytes] | None:
 
 
 def write(archive: ClassArchive) -> bool:
-    """Write the archive, unless that is done or somebody else does it; returns whether it is there.
-
-    Raises:
-        OSError: The cache directory cannot be written to.
-    """
+    """Write the archive, unless it is there or somebody else does; return whether it is."""
     # Imported here, as supervisors import this module.
     from turnback.launch.archived_job import run_job
 
@@ -87,14 +83,14 @@ def main(*words: str) -> int:
         del os.environ[name]  # this is no driver, and has no configuration
     archive = ClassArchive.locate()
     if archive is None:
-        print("no archive of classes can be used here: see docs/operations.md")
+        print("class archives cannot be used here: see docs/operations.md")
         return 1
     if "--background" in words:
         os.nice(19)
     try:
         done = write(archive)
     except OSError as error:
-        print(f"{archive.path.parent} cannot be written to: {error}")
+        print(f"cannot write to {archive.path.parent}: {error}")
         return 1
     if done:
         print(archive.path)

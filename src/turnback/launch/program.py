@@ -61,7 +61,7 @@ class SupervisorWatch:
                 self._is_failing = False
             except (OSError, ConfigurationError, StorageError, *UNDECODABLE) as error:
                 if not self._is_failing:
-                    _LOG.warning("no supervisor could be started, trying again: %s", error)
+                    _LOG.warning("cannot start a supervisor, retrying: %s", error)
                 self._is_failing = True
                 return None
             return supervisor
@@ -75,7 +75,7 @@ class SupervisorWatch:
             return supervisor
         is_starting = self._started is not None and self._started.poll() is None
         if not is_starting and self._run.end() is None:
-            _LOG.warning("the supervisor of this driver has died; another one is started")
+            _LOG.warning("the supervisor of this driver has died; starting another one")
             self._started = self._run.start_supervisor()
         return None
 

@@ -66,8 +66,7 @@ class Runs:
             path.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise ConfigurationError(
-                f"{path} cannot be made: {error.strerror}. Set run.dir to a directory you may "
-                "write to"
+                f"cannot create {path}: {error.strerror}. Set run.dir to a writable directory"
             ) from error
         run = RunDirectory(path)
         run.set_launcher(ProcessId.current())
@@ -91,7 +90,7 @@ class Runs:
     def remove(self, path: Path) -> None:
         """Remove the directory of a launch that is over; refuses any other."""
         if path.parent != self.root or not self._is_finished(path):
-            raise ConfigurationError(f"{path} is not the directory of a launch that is over")
+            raise ConfigurationError(f"{path} is not the directory of a launch that has ended")
         shutil.rmtree(path)
 
     def _is_finished(self, path: Path) -> bool:
@@ -213,7 +212,7 @@ def cancel(run: RunDirectory) -> None:
 def kill(run: RunDirectory) -> None:
     """End the processes of a launch at once, the supervisor first."""
     # Written first: a driver whose supervisor is gone starts another, which sees this and ends.
-    run.set_end(RunEnd(None, "it was killed by whoever started it"))
+    run.set_end(RunEnd(None, "it was killed by the process that started it"))
     for process in (run.supervisor(), run.driver()):
         if process is not None and process.is_local() and process.is_alive():
             with suppress(ProcessLookupError):

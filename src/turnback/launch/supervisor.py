@@ -144,7 +144,7 @@ class Supervisor:
             rotate(self._run.log, self._launch.log_bytes)
         except OSError as error:  # it is gone, or the disk is full
             if not self._warned:
-                _print(f"the log cannot be rotated, trying again: {error}")
+                _print(f"cannot rotate the log, retrying: {error}")
             self._warned = True
 
     def _write_class_archive(self) -> None:
@@ -152,7 +152,7 @@ class Supervisor:
         try:
             self._archiver = start_writing()
         except OSError as error:
-            _print(f"no archive of Spark's classes is written: {error}")
+            _print(f"cannot write the archive of Spark's classes: {error}")
 
     def _remember(self) -> None:
         """Remember what the driver has reported: its files may be gone when they are needed."""
@@ -172,7 +172,7 @@ class Supervisor:
                 watch = JobWatch(job_directory(job), Hooks(alerts))
                 self._watching.enter_context(watch.watching())
         except TurnbackError as error:
-            _print(f"job {job.name!r} is not watched: {error}")
+            _print(f"cannot watch job {job.name!r}: {error}")
 
     def _prepare_restart(self) -> None:
         """Write again what the next driver reads, whatever has become of the files."""
@@ -225,7 +225,7 @@ class Supervisor:
         try:
             return self._start_error or self._run.error()
         except (*UNDECODABLE, StorageError) as error:
-            return RunError("StorageError", f"what the driver ended with cannot be read: {error}")
+            return RunError("StorageError", f"cannot read the error of the driver: {error}")
 
     def _wait_to_restart(self, code: int | None) -> RunEnd | None:
         """Wait as the restart strategy says; returns why there is no restart, if so."""
@@ -242,13 +242,13 @@ class Supervisor:
             how += f": {error.message.rstrip('.')}"
         delay = self._delay(job)
         if delay is None:
-            reason = f"{how}, and the restart strategy allows no other start"
+            reason = f"{how}, and the restart strategy does not allow another restart"
             _print(reason)
             _write_final_status(job, JobState.FAILED, reason)
             _answer_requests(job, JobState.FAILED)
             self._run.set_error(RunError("JobFailedError", f"job {job.name!r} failed: {reason}"))
             return RunEnd(code, reason)
-        _print(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
+        _print(f"{how}; restarting it in {format_duration(delay)} (restart {self._deaths})")
         until = time.monotonic() + delay / 1000
         while True:
             if _cancelled(job):
@@ -273,7 +273,7 @@ def _status(job: RunningJob) -> Status | None:
     try:
         return _retrying(job_directory(job).status)
     except TurnbackError as error:
-        _print(f"the status of job {job.name!r} cannot be read: {error}")
+        _print(f"cannot read the status of job {job.name!r}: {error}")
         return None
 
 
@@ -286,13 +286,13 @@ def _write_final_status(job: RunningJob, state: JobState, cause: str | None) -> 
         directory = job_directory(job)
         other = None if last is None else _retrying(directory.in_use)
         if other is not None:
-            _print(f"job {job.name!r} is left alone: it is run by pid {other.process.pid}")
+            _print(f"job {job.name!r} is run by pid {other.process.pid} and stays untouched")
             return
         kept = {name: getattr(last, name) for name in _KEPT} if last is not None else {}
         update = StatusUpdate(cause=cause, **kept)
         _retrying(lambda: directory.write_status(state, job.job_id, update))
     except TurnbackError as error:
-        _print(f"the status {state.value} of job {job.name!r} cannot be written: {error}")
+        _print(f"cannot write the status {state.value} of job {job.name!r}: {error}")
 
 
 def _cancelled(job: RunningJob) -> bool:
@@ -300,7 +300,7 @@ def _cancelled(job: RunningJob) -> bool:
     try:
         requests = Requests(job_directory(job).storage).open()
     except TurnbackError as error:  # the next driver reads them as well
-        _print(f"requests to job {job.name!r} cannot be read: {error}")
+        _print(f"cannot read requests to job {job.name!r}: {error}")
         return False
     return any(r.kind is RequestKind.CANCEL and not r.savepoint for r in requests)
 
@@ -311,7 +311,7 @@ def _answer_requests(job: RunningJob, state: JobState) -> None:
     try:
         _retrying(lambda: Requests(storage).answer_ended(SavepointCatalog(storage), state))
     except TurnbackError as error:  # whoever waits sees that the job has ended
-        _print(f"requests to job {job.name!r} are left without an answer: {error}")
+        _print(f"cannot answer requests to job {job.name!r}: {error}")
 
 
 def _read_or_none(read: Callable[[], T | None]) -> T | None:
@@ -319,7 +319,7 @@ def _read_or_none(read: Callable[[], T | None]) -> T | None:
     try:
         return read()
     except (*UNDECODABLE, StorageError) as error:
-        _print(f"a file of this launch cannot be read: {error}")
+        _print(f"cannot read a file of this launch: {error}")
         return None
 
 
@@ -328,7 +328,7 @@ def _write_or_warn(write: Callable[[], None]) -> None:
     try:
         write()
     except StorageError as error:
-        _print(f"a file of this launch cannot be written: {error}")
+        _print(f"cannot write a file of this launch: {error}")
 
 
 def _retrying(call: Callable[[], T]) -> T:
@@ -340,7 +340,7 @@ def _retrying(call: Callable[[], T]) -> T:
         except StorageError as error:
             if isinstance(error, CorruptFileError | FormatVersionError) or time.monotonic() > until:
                 raise
-            _print(f"trying again: {error}")
+            _print(f"retrying: {error}")
             time.sleep(10 * _TICK_S)
 
 
@@ -392,7 +392,7 @@ def main(path: str) -> int:
         run.set_supervisor(ProcessId.current())
         launch = _read_or_none(lambda: run.read(LAUNCH, Launch))
         if launch is None:
-            _print(f"{run.path / LAUNCH} is gone or damaged")
+            _print(f"{run.path / LAUNCH} is missing or damaged")
             return 1
         try:
             Supervisor(run, launch).supervise()

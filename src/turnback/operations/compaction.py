@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 
+import msgspec
+
 from turnback.connectors.registry import sink_from_description
 from turnback.connectors.tables.files import TABLE_KINDS
 from turnback.connectors.tables.sink import TableSink
@@ -71,18 +73,8 @@ def compact(
         ctx = committer_context(job.directory, info.job_id, name, options=job.options)
         with redirect_stdout(sys.stderr):
             result = sink.compact(ctx, dry_run=dry_run)
-        done.append(
-            CompactedTable(
-                sink=name,
-                kind=sink.kind,
-                table=sink.place,
-                files_before=result.files_before,
-                files_after=result.files_after,
-                joined=result.joined,
-                bytes=result.bytes,
-                version=result.version,
-            )
-        )
+        fields = msgspec.structs.asdict(result)
+        done.append(CompactedTable(sink=name, kind=sink.kind, table=sink.place, **fields))
     return CompactedTables(dry_run=dry_run, tables=tuple(done))
 
 
@@ -92,7 +84,7 @@ def _tables(job: Job, uid: str | None, given: dict[str, Sink]) -> dict[str, Tabl
     known = {*records, *given}
     if uid is not None and uid not in known:
         raise ConfigurationError(
-            f"job {job.name!r} has no sink {uid!r}; it has "
+            f"job {job.name!r} has no sink {uid!r}; available: "
             f"{', '.join(map(repr, sorted(known))) or 'none yet'}"
         )
     if uid is not None:
@@ -112,8 +104,8 @@ def _table(job: Job, uid: str, record: SinkRecord | None, given: Sink | None) ->
         given = sink_from_description(record.description)
         if given is None:
             raise ConfigurationError(
-                f"only the program knows the catalog of sink {uid!r} of job {job.name!r}: give it "
-                "with --script"
+                f"only the program defines the catalog of sink {uid!r} of job {job.name!r}: "
+                "specify the program with --script"
             )
     if not isinstance(given, TableSink):
         raise ConfigurationError(

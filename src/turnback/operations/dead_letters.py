@@ -26,18 +26,12 @@ STDIN = "-"
 def read_letters(places: Iterable[str], stdin: TextIO) -> list[bytes]:
     """Read dead letters, each once.
 
-    Args:
-        places: Files that end in .json, .jsonl, .ndjson, .parquet or .csv, directories with such
-            files, directories of Delta tables; or "-" for lines of JSON that are piped in.
-        stdin: What is piped in.
-
-    Raises:
-        ConfigurationError: Something in them is no dead letter.
-        NotFoundError: A place is not there.
+    From files that end in .json, .jsonl, .ndjson, .parquet or .csv, directories with such files,
+    directories of Delta tables; or "-" for lines of JSON that are piped in as `stdin`.
     """
     found: dict[bytes, None] = {}
     for place in places:
-        where = "what was piped in" if place == STDIN else place
+        where = "standard input" if place == STDIN else place
         for row, value in enumerate(_json(stdin) if place == STDIN else _values(Path(place)), 1):
             found[_letter(value, f"{where}, row {row}")] = None
     return list(found)
@@ -46,7 +40,7 @@ def read_letters(places: Iterable[str], stdin: TextIO) -> list[bytes]:
 def _values(path: Path) -> Iterator[Any]:
     """The column `data` of what is at a path."""
     if not path.exists():
-        raise NotFoundError(f"there is nothing at {path}: give what the dead letters' sink wrote")
+        raise NotFoundError(f"{path} does not exist: use the output of the dead letters' sink")
     if (path / "_delta_log").is_dir():
         yield from _delta(path)
     elif path.is_dir():
@@ -65,7 +59,7 @@ def _values(path: Path) -> Iterator[Any]:
     else:
         raise ConfigurationError(
             f"{path}: files with dead letters end in {', '.join(_JSON)}, .parquet or .csv; or "
-            f"give them as lines of JSON: ... | turnback redrive JOB {STDIN}"
+            f"pipe them in as JSON lines: ... | turnback redrive JOB {STDIN}"
         )
 
 
@@ -123,8 +117,8 @@ def _letter(value: Any, where: str) -> bytes:
         decode_letter(data)
     except (ConfigurationError, binascii.Error) as error:
         raise ConfigurationError(
-            f"{where} is no dead letter: {error}. Give rows as dead_letters() gives them; of "
-            f"their columns {_COLUMN!r} is needed"
+            f"{where} is not a dead letter: {error}. Use rows from dead_letters(); of their "
+            f"columns, {_COLUMN!r} is required"
         ) from None
     return data
 
@@ -154,13 +148,7 @@ class RedriveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redrive:
-    """Dead letters on their way back to a job.
-
-    Args:
-        job: The job that wrote them.
-        letters: What `read_letters` gives.
-        operator: Only those of this operator, if given.
-    """
+    """Dead letters on their way back to the job that wrote them, as `read_letters` gives them."""
 
     def __init__(self, job: Job, letters: Sequence[bytes], operator: str | None = None) -> None:
         self._job = job
@@ -170,15 +158,15 @@ class Redrive:
         uids = sorted({letter.operator for _, letter in decoded})
         if operator is not None and operator not in uids:
             raise ConfigurationError(
-                f"there are no dead letters of operator {operator!r}; there are some of "
-                f"{', '.join(map(repr, uids)) or 'none'}"
+                f"there are no dead letters of operator {operator!r}; operators with dead "
+                f"letters: {', '.join(map(repr, uids)) or 'none'}"
             )
         others = sum(letter.job_id != job_id for _, letter in decoded)
         if others:
             raise ConfigurationError(
-                f"{others} of {len(decoded)} dead letters are not of job {job.name!r} as it is "
-                "now: of another job, or of one that was started afresh since. Give back to each "
-                "job its own"
+                f"{others} of {len(decoded)} dead letters do not belong to the current job "
+                f"{job.name!r}: they are from another job, or from before it was started fresh. "
+                "Redrive the dead letters of each job separately"
             )
         self._letters = [
             data for data, letter in decoded if operator is None or letter.operator == operator

@@ -31,12 +31,7 @@ from turnback.worker.local_state import all_stores
 
 
 class Deleted(View, frozen=True, kw_only=True):
-    """A job that is gone.
-
-    Attributes:
-        savepoints: Paths of its savepoints that were deleted too.
-        kept: Paths of those that were kept.
-    """
+    """A job that is gone; `savepoints` are the paths of those that were deleted too."""
 
     job: str
     directory: str
@@ -51,11 +46,6 @@ def delete_job(job: Job, jobs: Jobs, *, savepoints: bool = False, force: bool = 
 
     Output that its sinks have written stays. `force` is for a job whose driver cannot be asked, and
     for one with output that it has promised and not committed.
-
-    Raises:
-        JobInUseError: It runs, or may do so.
-        StillNeededError: Somebody has yet to settle what its sinks have promised, or another job
-            needs one of the savepoints.
     """
     refuse_to_delete(job, force=force)
     taken = [row for row in job.savepoints() if row.exists is not False]
@@ -107,15 +97,15 @@ def refuse_to_delete(job: Job, *, force: bool = False) -> None:
     in_use = why_in_use(job)
     if in_use is not None:
         raise JobInUseError(
-            f"job {job.name!r} may be in use: {in_use}. Stop it first; if you know that nothing "
-            "runs it, give --force"
+            f"job {job.name!r} may be in use: {in_use}. Stop it first; if you are sure that "
+            "nothing runs it, use --force"
         )
     promised = list_transactions(job)
     if promised:
         raise StillNeededError(
-            f"job {job.name!r} has {len(promised)} transactions of sinks that are not settled, one "
-            f"of them of {promised[0].sink!r}: see `turnback transactions {job.name}`, or give "
-            "--force to lose that output"
+            f"job {job.name!r} has {len(promised)} unresolved sink transactions, one of them of "
+            f"{promised[0].sink!r}: see `turnback transactions list {job.name}`, or use --force "
+            "to lose that output"
         )
 
 
@@ -126,8 +116,8 @@ def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
     """
     if snapshot.metadata is None:
         raise ConfigurationError(
-            f"{snapshot.origin.uri} is a checkpoint: job {snapshot.job!r} itself deletes those it "
-            "does not retain any more. Only savepoints can be disposed of"
+            f"{snapshot.origin.uri} is a checkpoint, and only savepoints can be disposed of: job "
+            f"{snapshot.job!r} deletes checkpoints that it no longer retains"
         )
     known = jobs.all()
     if not force:
@@ -147,14 +137,15 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
         return  # it would go on from a checkpoint, which is another matter
     except StorageError as error:
         raise ConfigurationError(
-            f"whether job {job.name!r} needs {location} is not known, because it cannot be read: "
-            f"{error}. Nothing was deleted; force it if you are sure"
+            f"it is unknown whether job {job.name!r} needs {location}, because the job cannot be "
+            f"read: {error}. Nothing was deleted; force the deletion if you are sure"
         ) from error
     needed = point.snapshot if point is not None else None
     if needed is not None and resolved(needed) == resolved(location):
         raise ConfigurationError(
-            f"job {job.name!r} was started from {location} and has taken no checkpoint since: it "
-            "could not be started again without it. Let it take a checkpoint first, or force it"
+            f"job {job.name!r} was started from {location} and has not taken a checkpoint since, "
+            "so it could not start again without it. Let it take a checkpoint first, or force "
+            "the deletion"
         )
 
 

@@ -24,8 +24,7 @@ from turnback.job.liveness import LOST, is_terminal
 from turnback.snapshot.directory import is_mark
 from turnback.snapshot.find import resume_point
 from turnback.snapshot.metadata import FILES, METADATA, SOURCES, STATE
-from turnback.storage.base import Storage
-from turnback.storage.local import LocalStorage
+from turnback.storage.base import HasLeftovers, Storage
 from turnback.storage.locations import display_path, is_below, resolved
 from turnback.storage.open import open_storage
 from turnback.views.job import ENDED, Job
@@ -84,13 +83,13 @@ def why_in_use(job: Job) -> str | None:
         return None
     driver = summary.driver
     if driver is None:
-        return "no driver has reported yet; one may just be starting"
+        return "no driver has reported yet; one may be starting"
     where = f"pid {driver.pid} on {driver.host}"
     if driver.alive:
         return f"it is {summary.state} ({where})"
     if driver.alive is None:
         return f"it is {summary.state} by its driver's last report ({where}), which may still run"
-    return None if summary.state == LOST else "its supervisor starts it again"
+    return None if summary.state == LOST else "its supervisor is restarting it"
 
 
 def unused_files(job: Job, root: str) -> Iterator[Garbage]:
@@ -114,7 +113,7 @@ def remove_unused_files(job: Job, unused: Garbage) -> None:
     _require_idle(job)
     folder = unused.path.removeprefix(f"{display_path(job.directory.storage.uri)}/")
     if not _FOLDER.fullmatch(folder):
-        raise StillNeededError(f"{unused.path} holds no state of job {job.name!r}")
+        raise StillNeededError(f"{unused.path} contains no state of job {job.name!r}")
     unneeded = _unreferenced(job, folder)
     # Once more: a driver says that it starts before it writes, so nothing of it is in the list.
     _require_idle(job)
@@ -125,7 +124,7 @@ def remove_unused_files(job: Job, unused: Garbage) -> None:
 def half_written(job: Job, root: str) -> Iterator[Garbage]:
     """Find the files whose writers were killed, of a job that does not run."""
     storage = job.directory.storage
-    sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
+    sizes = storage.leftovers() if isinstance(storage, HasLeftovers) else {}
     if sizes:
         reason = f"the writers of {len(sizes)} files were killed"
         path = display_path(storage.uri)
@@ -137,14 +136,14 @@ def remove_half_written(job: Job) -> None:
     """Delete the files whose writers were killed."""
     _require_idle(job)
     storage = job.directory.storage
-    if isinstance(storage, LocalStorage):
+    if isinstance(storage, HasLeftovers):
         storage.leftovers(remove=True)
 
 
 def _require_idle(job: Job) -> None:
     busy = why_in_use(job)
     if busy is not None:
-        raise StillNeededError(f"the files of job {job.name!r} are left alone: {busy}")
+        raise StillNeededError(f"keeping the files of job {job.name!r}: {busy}")
 
 
 def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
@@ -167,7 +166,7 @@ def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
         newest = log.get(numbers[-1]).attempt if numbers else 0
         point = resume_point(log, job.directory)
     except (StorageError, CheckpointError) as error:
-        raise StillNeededError(f"what it goes on from is not known: {error}") from error
+        raise StillNeededError(f"the snapshot that it resumes from is unknown: {error}") from error
     needed = {path for manifest in scan.manifests for path in manifest.files()}
     if point is not None and point.manifest is not None:
         needed.update(point.manifest.files())  # the log may have dropped it
@@ -212,12 +211,12 @@ def remove_unused_stores(unused: Garbage, jobs: Sequence[Job]) -> None:
     if owner is None:
         return  # somebody else was quicker
     if not is_below(owner.directory, unused.root) or _why_unused(owner, jobs) is None:
-        raise StillNeededError(f"job {owner.job!r} uses them, or may do so")
+        raise StillNeededError(f"job {owner.job!r} uses them or may use them")
     try:
         if stores.is_open() or not stores.remove():
-            raise StillNeededError(f"a process has them open, of job {owner.job!r}")
+            raise StillNeededError(f"a process of job {owner.job!r} has them open")
     except OSError as error:
-        raise StorageError(f"{stores.path} cannot be removed: {error.strerror}") from error
+        raise StorageError(f"cannot delete {stores.path}: {error.strerror}") from error
 
 
 def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
@@ -225,10 +224,10 @@ def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
     directory = resolved(owner.directory)
     job = next((job for job in jobs if resolved(job.directory.storage.uri) == directory), None)
     if job is None:
-        return f"there is no job in {display_path(owner.directory)} any more"
+        return f"{display_path(owner.directory)} no longer contains a job"
     try:
         if job.info().job_id != owner.job_id:
-            return f"they are of an earlier job {owner.job!r}, with the id {owner.job_id}"
+            return f"they belong to an earlier job {owner.job!r} with the id {owner.job_id}"
     except StorageError:
         return None
     return "the job has ended" if why_in_use(job) is None else None
@@ -334,13 +333,13 @@ def _owner(jobs: Jobs, unneeded: Garbage) -> Job:
     try:
         return jobs.get(unneeded.job or "")
     except JobNotFoundError as error:
-        raise StillNeededError(f"{unneeded.path} is left alone: {error}") from error
+        raise StillNeededError(f"keeping {unneeded.path}: {error}") from error
 
 
 def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> Iterator[Garbage]:
     """Find the launches that are over, but for those that hold the last log of a job."""
     logs = [Path(log) for job in every if (log := job.summary().log) is not None]
-    reason = "the launch is over, and no job has its log there"
+    reason = "the launch has ended, and no job has its log there"
     for run in runs:
         if not any(log.is_relative_to(run) for log in logs):
             size = sum(_size(path) for path in run.rglob("*"))
@@ -378,7 +377,7 @@ def _partial_savepoints(
         except StillNeededError as error:
             yield Skipped(path=path, reason=str(error))
             continue
-        reason = f"job {owner.name!r} began it and gave it up"
+        reason = f"job {owner.name!r} began and abandoned it"
         size = sum(files.values())
         yield Garbage(GarbageKind.SAVEPOINT, path, size, reason, owner.name, root)
 
@@ -392,7 +391,7 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
         raise StillNeededError(f"{partial.path} is a complete savepoint")
     marks = _marks(folder, files)
     if not marks:
-        raise StillNeededError(f"{partial.path} is being completed or removed right now")
+        raise StillNeededError(f"{partial.path} is currently being completed or deleted")
     _job_that_began(_savepoint_id(storage, marks[0]), jobs)
     for path in files:
         if path.split("/")[1] in (STATE, SOURCES, FILES):
@@ -400,7 +399,7 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
     for mark in marks:
         storage.delete(mark)
     inside = open_storage(partial.path, options)
-    if isinstance(inside, LocalStorage):
+    if isinstance(inside, HasLeftovers):
         inside.leftovers(remove=True)
 
 
@@ -418,7 +417,7 @@ def _stale_records(
             continue
         path = f"savepoints/{entry.id}.json"
         size = sizes.get(path, 0)
-        reason = f"the savepoint is gone from {display_path(entry.path)}"
+        reason = f"the savepoint no longer exists in {display_path(entry.path)}"
         path = f"{display_path(storage.uri)}/{path}"
         yield Garbage(GarbageKind.RECORD, path, size, reason, job.name, root)
 
@@ -454,7 +453,7 @@ def _savepoint_id(storage: Storage, path: str) -> str:
     try:
         mark = storage.get(path)
     except NotFoundError:
-        raise StillNeededError(f"{path} is being completed or removed right now") from None
+        raise StillNeededError(f"{path} is currently being completed or deleted") from None
     return mark.split(b" ")[0].decode("ascii", "replace")
 
 
@@ -471,8 +470,6 @@ def _job_that_began(id_: str, jobs: Sequence[Job]) -> Job:
         if busy is not None:
             raise StillNeededError(f"job {job.name!r} may be writing it: {busy}")
         if request.state not in ENDED:
-            raise StillNeededError(f"job {job.name!r} will write it anew when it is started again")
+            raise StillNeededError(f"job {job.name!r} will write it again when it is started")
         return job
-    raise StillNeededError(
-        "no job here has a request for it, so nobody here can tell who writes it"
-    )
+    raise StillNeededError("no job here has a request for it, so its writer is unknown")

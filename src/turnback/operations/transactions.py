@@ -46,16 +46,19 @@ from turnback.snapshot.find import resume_point
 from turnback.views.job import Job
 from turnback.views.model import View
 
-_AGAIN = "Nothing is lost: do it again, or start the job"
-_DROPPED = "It is dropped for good; do it again, or start the job, to remove what is left of it"
+_AGAIN = "Nothing is lost: run the command again, or start the job"
+_DROPPED = (
+    "The output is permanently dropped; to remove its remains, run the command again, or start "
+    "the job"
+)
 
 
 class TransactionState(StrEnum):
     """What becomes of a transaction when the job is started again."""
 
-    PROMISED = "promised"
+    PROMISED = "in doubt"
     """It is committed: the checkpoint that the job goes on from holds it."""
-    LEFT_BEHIND = "left behind"
+    LEFT_BEHIND = "orphaned"
     """It is rolled back: no checkpoint holds it, and its records will be written anew."""
 
 
@@ -143,13 +146,13 @@ def settle(
     )
     if _info(job).job_id != info.job_id:
         raise ConfigurationError(
-            f"job {job.name!r} was started afresh just now. Nothing was done; try again"
+            f"job {job.name!r} has just been started fresh. Nothing was done; try again"
         )
     # The dead driver may have written another checkpoint until the fence was taken.
     manifest = _manifest_to_commit(log, job.directory)
     if (dict(manifest.transactions) if manifest else {}) != pending:
         raise ConfigurationError(
-            f"job {job.name!r} has taken another checkpoint just now. Nothing was done; try again"
+            f"job {job.name!r} has just taken another checkpoint. Nothing was done; try again"
         )
     log.check_fence()
 
@@ -229,16 +232,18 @@ def _require_dead(job: Job, force: bool) -> None:
     who = f"pid {alive.driver.pid} on {alive.driver.host}"
     if alive.driver.alive:
         raise JobInUseError(
-            f"job {job.name!r} is {alive.state} as {who}: it settles its transactions itself. "
+            f"job {job.name!r} is {alive.state} as {who}: it resolves its transactions itself. "
             "Stop it first"
         )
     if not force:
-        what = "its supervisor is about to start it again"
+        what = "its supervisor is about to restart it"
         if alive.driver.alive is None:
-            what = f"its driver was {who}, and whether that still runs cannot be told from here"
+            what = (
+                f"its driver was {who}, and it is unknown from here whether that is still running"
+            )
         raise JobInUseError(
-            f"job {job.name!r} is {alive.state}: {what}. Stop it first, or force it if you know "
-            "that it is dead: it will be fenced out"
+            f"job {job.name!r} is {alive.state}: {what}. Stop it first, or use --force if you "
+            "are sure that it is dead: it will be fenced out"
         )
 
 
@@ -269,8 +274,8 @@ def _usable_sinks(
     if missing:
         raise ConfigurationError(
             f"job {job.name!r} has prepared transactions of the sinks "
-            f"{', '.join(map(repr, missing))}, which only its program can settle. Give the program "
-            "as well; nothing was done"
+            f"{', '.join(map(repr, missing))}, which only its program can resolve. Specify the "
+            "program with --script; nothing was done"
         )
     return usable
 
@@ -375,15 +380,6 @@ class _Listing:
 
 
 def _row(uid: str, kind: str, state: TransactionState, info: TransactionInfo) -> TransactionRow:
-    return TransactionRow(
-        sink=uid,
-        kind=kind,
-        state=state,
-        what=info.what,
-        epoch=info.epoch,
-        rows=info.rows,
-        bytes=info.bytes,
-        path=info.path,
-        waiting=info.waiting,
-        problem=info.problem,
-    )
+    fields = msgspec.structs.asdict(info)
+    del fields["id"]
+    return TransactionRow(sink=uid, kind=kind, state=state, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -49,33 +49,34 @@ _SHOWN = 200
 """So many characters of a record are part of an error."""
 
 
-def malformed_policy(what: str, given: Any) -> ErrorPolicy:
-    """The policy that was asked for by name; `what` begins the message if there is none."""
+P = TypeVar("P", bound=Enum)
+
+
+def policy_of(kind: type[P], option: str, given: Any) -> P:
+    """The policy that an option asks for by its name."""
     try:
-        return ErrorPolicy(given)
+        return kind(given)
     except ValueError:
-        known = ", ".join(repr(each.value) for each in ErrorPolicy)
-        raise PlanError(f"{what}: on_malformed takes one of {known}, got {given!r:.80}") from None
+        known = ", ".join(repr(each.value) for each in kind)
+        raise PlanError(f"{option} takes one of {known}, got {given!r:.80}") from None
+
+
+def malformed_policy(what: str, given: Any) -> ErrorPolicy:
+    """What becomes of malformed records: an error if the user asks for nothing else."""
+    return policy_of(ErrorPolicy, f"{what}: on_malformed", "fail" if given is None else given)
 
 
 def with_malformed(type: TypeInfo) -> RowTypeInfo:
     """The type of rows, with the column that tells which of them are malformed."""
-    assert isinstance(type, RowTypeInfo), "what is parsed are rows"
+    assert isinstance(type, RowTypeInfo), "parsed elements are rows"
     return RowTypeInfo((*type.names, MALFORMED_COLUMN), (*type.types, PLACED_TEXT))
 
 
 def files_policy(
     format: str, columns: Collection[str], options: Mapping[str, Any], given: Any
 ) -> ErrorPolicy | None:
-    """What becomes of malformed records of files; None if that is left to Spark, or there are none.
-
-    Args:
-        format: Of the files.
-        columns: Of the schema.
-        options: Of Spark's reader.
-        given: What the user asks for; None for nothing in particular.
-    """
-    policy = malformed_policy("from_files", "fail" if given is None else given)
+    """What becomes of malformed records of files; None if Spark decides, or there are none."""
+    policy = malformed_policy("from_files", given)
     if format not in TEXT_FORMATS:
         if policy is not ErrorPolicy.FAIL:
             raise PlanError(
@@ -87,8 +88,8 @@ def files_policy(
     own += [name for name in columns if name == _OWN_COLUMN]
     if own and given is not None:
         raise PlanError(
-            f"from_files: {own[0]} says as well what becomes of malformed records; leave it out, "
-            "or leave out on_malformed"
+            f"from_files: {own[0]} also defines what happens to malformed records; use either it "
+            "or on_malformed"
         )
     return None if own else policy
 
@@ -99,9 +100,9 @@ def malformed_error(uid: str, place: str | None, text: str | None) -> MalformedR
     text = text or ""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return MalformedRecordError(
-        f"source {uid!r}: a record does not fit its schema: {place}: {shown!r}. Mend what is "
-        'there, correct the schema, or go on without such records: on_malformed="skip" counts '
-        'them, on_malformed="dead_letter" gives them to dead_letters()'
+        f"source {uid!r}: a record does not match its schema: {place}: {shown!r}. Fix the "
+        'record, correct the schema, or continue without such records: on_malformed="skip" '
+        'counts them, on_malformed="dead_letter" sends them to dead_letters()'
     )
 
 
@@ -181,14 +182,12 @@ _decode = msgspec.msgpack.Decoder(Letter).decode
 
 
 def decode_letter(data: bytes) -> Letter:
-    """Read `data` of a dead letter.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Read `data` of a dead letter."""
     if data.startswith(_MARK):
         try:
             return _decode(memoryview(data)[len(_MARK) :])
         except msgspec.MsgspecError:
             pass
-    raise ConfigurationError(f"{data[:40]!r} is no dead letter: it is no `data` of one")
+    raise ConfigurationError(
+        f"{data[:40]!r} is not a dead letter: expected the column `data` of one"
+    )

@@ -124,7 +124,6 @@ class Node:
         return self.keys[0] if self.keys else None
 
     def key_of(self, input: int) -> KeySpec | None:
-        """How one of its inputs is keyed."""
         return self.keys[input] if self.keys else None
 
 

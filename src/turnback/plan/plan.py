@@ -49,7 +49,6 @@ class Input:
     """What an operator reads at one of its inputs.
 
     Attributes:
-        key: How it is keyed, if it is.
         strategies: Uids of the watermark strategies that it comes from; empty text for elements
             without one.
         partitioned: Whether it comes from partitions with watermarks of their own.
@@ -66,14 +65,10 @@ class Channel:
     """A stream that crosses one or more shuffles between its producer and its consumers.
 
     Attributes:
-        id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
-        consumers: The inputs that read it.
-        key: The key it is partitioned by, if it is.
         partitioning: How it is spread without a key, if the user has said so.
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
-        last_level: Level that consumes it.
         reader: Uid of the operator that reads it, the first of them if there are several.
         malformed_from: Uid of the source whose malformed records come with it; its reader sets them
             aside. Empty text if none do.
@@ -93,7 +88,6 @@ class Channel:
 
     @property
     def row_type(self) -> TypeInfo:
-        """The type of its rows: that of its elements, and where a malformed one comes from."""
         return with_malformed(self.type) if self.malformed_from else self.type
 
     def routing(self, into_level: int) -> Routing:
@@ -124,16 +118,11 @@ class Operator:
     """One operator inside a level.
 
     Attributes:
-        id: Its node id.
-        uid: Its identity across versions of the program.
-        function: The user's function or sink; None for a source.
-        type: Type of its output; None for a sink.
         inputs: What it reads: nothing, if it is a source, else one stream or two.
         consumers: Inputs of operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
-        sides: Its side outputs: their names, the operators that stand for them, their types.
+        side_outputs: Its side outputs: their names, the operators that stand for them, their types.
         source_order: Of a source, what tasks note of its order.
-        on_error: What becomes of elements at which the function fails.
     """
 
     id: int
@@ -146,7 +135,7 @@ class Operator:
     parallelism: int
     consumers: tuple[InputId, ...]
     channels: tuple[int, ...]
-    sides: tuple[tuple[str, int, TypeInfo], ...] = ()
+    side_outputs: tuple[tuple[str, int, TypeInfo], ...] = ()
     source_order: SourceOrder = SourceOrder()
     on_error: ErrorPolicy = ErrorPolicy.FAIL
 
@@ -182,7 +171,6 @@ class Level:
     Attributes:
         parallelism: Number of tasks; None for a first level, which has as many as the sources.
         operators: In the order data flows through them.
-        outputs: Channels it writes or passes on.
     """
 
     index: int
@@ -201,7 +189,6 @@ class SourcePlan:
     """A source; `dataframe` never leaves the driver.
 
     Attributes:
-        type: Type of its elements.
         read: Type of what is read of them: without columns that no operator needs.
         partitioned: Whether its partitions have watermarks of their own.
         check: Asked before the job starts, on the driver; see `Node`.
@@ -229,7 +216,6 @@ class SourcePlan:
 
     @classmethod
     def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
-        """The plan of a node of the kind source."""
         assert node.type is not None, "sources have elements"
         return cls(
             id=node.id,
@@ -255,7 +241,6 @@ class Plan:
         levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
             `native`.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
-        max_parallelism: Number of key groups.
         strategy_sources: Uids of the sources that each watermark strategy tells apart, by its uid.
     """
 

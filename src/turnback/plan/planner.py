@@ -364,12 +364,12 @@ class Cut:
         node = edge.consumer
         return PlanError(
             f"operator {self.uids[node.id]!r} ({node.name}) cannot run in the tasks of "
-            f"{edge.producer.name!r}, as forward() wants: it has another parallelism, or another "
-            f"input that comes later; use rebalance(), or give both one parallelism"
+            f"{edge.producer.name!r}, as forward() requires: it has a different parallelism, or "
+            "another input from a later level; use rebalance(), or give both the same "
+            "parallelism"
         )
 
     def _inherited(self, node: Node, inputs: Iterable[int]) -> set[str]:
-        """The watermark strategies that some inputs of a node go by."""
         known = range(len(inputs_of_time(node)))
         read = [node.inputs[number] for number in inputs if number in known]
         producers = [producer for each in read for producer, _ in _producers(each)]
@@ -441,7 +441,7 @@ class Cut:
             and self.level[consumer.id] == here
             and consumer.kind is not NodeKind.SIDE_OUTPUT
         )
-        sides = tuple(
+        side_outputs = tuple(
             (consumer.function.tag_id, consumer.id, _typed(consumer))
             for producer, consumer, *_ in self.edges
             if producer is node and consumer.kind is NodeKind.SIDE_OUTPUT
@@ -466,19 +466,17 @@ class Cut:
             self.parallelism[node.id] or self.default,
             consumers,
             tuple(c.id for c in channels if c.producer == node.id),
-            sides,
+            side_outputs,
             self._source_order(node),
             node.on_error,
         )
 
     def _key(self, node: Node, input: int = 0) -> KeySpec | None:
-        """How an input of a node is keyed."""
         if self.orders.get(node.id) in (ElementOrder.WATERMARKS, ElementOrder.SOURCES):
             return SINGLE_TASK
         return node.key_of(input)
 
     def _order(self, node: Node) -> ElementOrder:
-        """How a strategy knows in which order elements come."""
         edges = [found for read in node.inputs for found in _producers(read)]
         if not any(self.level[each.id] or (how and how.exchanges) for each, how in edges):
             return ElementOrder.READ
@@ -496,17 +494,17 @@ class Cut:
         if order is ElementOrder.NONE and without is not None:
             called = without.uid or without.name
             yield (
-                f"{name} are assigned to what {without.kind.value} {called!r} gives; that "
-                f"has no order, so {depends}. Assign them before it, if that matters"
+                f"{name} are assigned to the output of {without.kind.value} {called!r}, which "
+                f"has no defined order, so {depends}. If that matters, assign them before it"
             )
         elif order is not ElementOrder.WATERMARKS:
             for source in sources_before(strategy):
                 if not source.ordered:
                     yield (
-                        f"{name}: it is not known in which order the rows of source "
-                        f"{self.uids[source.id]!r} come, so {depends}. Use from_files or "
-                        "from_source; if it is a DataFrame of Kafka, keep topic, partition and "
-                        "offset; and do not let Spark shuffle it"
+                        f"{name}: the order of the rows of source {self.uids[source.id]!r} is "
+                        f"unknown, so {depends}. Use from_files or from_source; in a DataFrame "
+                        "from Kafka, keep topic, partition and offset, and do not let Spark "
+                        "shuffle it"
                     )
 
     def _warnings_of_no_time(self, node: Node) -> Iterator[str]:
@@ -518,10 +516,10 @@ class Cut:
             sources = [self.uids[n.id] for n in _before(node) if n.kind is NodeKind.SOURCE]
             streams = repr(uid) if uid else ", ".join(map(repr, sorted(sources)))
             yield (
-                f"operator {self.uids[node.id]!r} ({node.name}): event time stands still there, no "
-                f"timer and no window by event time ever fires, because {streams} has no "
-                "watermarks. Call assign_timestamps_and_watermarks on it with a strategy that has "
-                "some, and with_idleness if it can fall silent; or broadcast it"
+                f"operator {self.uids[node.id]!r} ({node.name}): event time does not advance, so "
+                f"event-time timers and windows never fire, because {streams} has no watermarks. "
+                "Call assign_timestamps_and_watermarks on it with a strategy that generates "
+                "them, and with_idleness if it can be idle; or broadcast it"
             )
 
     def _source_order(self, node: Node) -> SourceOrder:
@@ -591,13 +589,13 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
             uid = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
             if _needs_uid(node):
                 warnings.append(
-                    f"{node.kind.value} {node.name!r} has no uid; its generated one changes when "
-                    f"the program does, and its state is then not found. Add .uid(...)."
+                    f"{node.kind.value} {node.name!r} has no uid; a generated uid changes with "
+                    "the program, and its state is then not found. Add .uid(...)."
                 )
         if uid in owners:
             raise PlanError(
                 f"two operators have the uid {uid!r}: {owners[uid].kind.value} "
-                f"{owners[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
+                f"{owners[uid].name!r} and {node.kind.value} {node.name!r}; give each its own uid"
             )
         uids[node.id], owners[uid] = uid, node
     return uids, warnings
@@ -639,8 +637,8 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
         for descriptor in declared_states(node.function).values():
             if node.key is None:
                 raise PlanError(
-                    f"{who} declares the state {descriptor.name!r}, but its stream has no key; put "
-                    f"key_by(...) before it"
+                    f"{who} declares the state {descriptor.name!r}, but its stream has no key; "
+                    "call key_by(...) before it"
                 )
             if descriptor.name in seen:
                 raise PlanError(f"{who} declares the state {descriptor.name!r} twice; rename one")
@@ -664,8 +662,8 @@ def _check_columns(node: Node, who: str) -> None:
     for column in columns or ():
         if column not in there:
             raise PlanError(
-                f"{who} says it reads the column {column!r}; there are {list(there)}. Correct "
-                f"`columns` of {node.function.__class__.__name__}"
+                f"{who} reads the column {column!r}, which does not exist; the columns are "
+                f"{list(there)}. Correct `columns` of {node.function.__class__.__name__}"
             )
 
 
@@ -686,21 +684,22 @@ def _check_error_policy(node: Node, nodes: Sequence[Node], who: str) -> None:
     tags = [n.function.tag_id for n in nodes if n.kind is NodeKind.SIDE_OUTPUT and node in n.inputs]
     if node.on_error is ErrorPolicy.DEAD_LETTER and DEAD_LETTERS not in tags:
         raise PlanError(
-            f'{who} has on_error("dead_letter"), and nobody reads its dead letters; write them '
+            f'{who} has on_error("dead_letter"), but nothing reads its dead letters; write them '
             'somewhere: dead_letters().sink_to(...), or choose on_error("skip")'
         )
     if DEAD_LETTERS in tags and node.on_error is not ErrorPolicy.DEAD_LETTER:
         raise PlanError(
-            f'the dead letters of {who} are read, but it has none; call on_error("dead_letter")'
+            f"the dead letters of {who} are read, but it produces none; call "
+            'on_error("dead_letter")'
         )
     if node.on_malformed is ErrorPolicy.DEAD_LETTER and MALFORMED not in tags:
         raise PlanError(
-            f'{who} has on_malformed="dead_letter", and nobody reads its dead letters; write them '
-            'somewhere: dead_letters().sink_to(...), or choose on_malformed="skip"'
+            f'{who} has on_malformed="dead_letter", but nothing reads its dead letters; write '
+            'them somewhere: dead_letters().sink_to(...), or choose on_malformed="skip"'
         )
     if MALFORMED in tags and node.on_malformed is not ErrorPolicy.DEAD_LETTER:
         raise PlanError(
-            f"the dead letters of {who} are read, but it has none; make the source with "
+            f"the dead letters of {who} are read, but it produces none; create the source with "
             'on_malformed="dead_letter"'
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import xxhash
 
 from turnback.errors import PlanError
-from turnback.plan.bad_records import plain_path
+from turnback.plan.bad_records import plain_path, policy_of
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,7 @@ def whole_source(uid: str) -> str:
 
 @dataclass(frozen=True)
 class EpochLimit:
-    """A limit for files; one file is read in any case, however large it is.
-
-    Attributes:
-        files: How many new files; None for all there are.
-        bytes: How many bytes new files may have together; None for any number.
-    """
+    """A limit for files; one file is read in any case, however large it is."""
 
     files: int | None = None
     bytes: int | None = None
@@ -157,25 +152,15 @@ class WatchedFiles:
 
 
 def watched_files(path: str, given: Any) -> WatchedFiles | None:
-    """What is to be looked at, as the user asks for; None for nothing.
-
-    Raises:
-        PlanError: There is no such policy, or it is more than can be done.
-    """
-    try:
-        policy = ChangedFilesPolicy(given)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in ChangedFilesPolicy)
-        raise PlanError(
-            f"from_files: on_changed_files takes one of {known}, got {given!r:.80}"
-        ) from None
+    """What is to be looked at, as the user asks for; None for nothing."""
+    policy = policy_of(ChangedFilesPolicy, "from_files: on_changed_files", given)
     if policy is ChangedFilesPolicy.IGNORE:
         return None
     if _is_remote(path):
         if policy is ChangedFilesPolicy.FAIL:
             raise PlanError(
-                f"from_files: nobody looks whether files in {path} are changed, only local ones "
-                "are looked at; leave out on_changed_files='fail'"
+                f"from_files: changes are only detected in local files, not in {path}; omit "
+                "on_changed_files='fail'"
             )
         return None
     local = plain_path(path) if path.startswith(_LOCAL) else path
@@ -194,10 +179,10 @@ def unwatched_files(path: str, given: Any) -> str:
 def unwatched_files_text(uid: str, path: str) -> str:
     """What is to be said of them at the start of a job."""
     return (
-        f"source {uid!r}: nobody looks whether files in {path} are changed after they were read, "
-        "only local ones are looked at; what is new in a file that was read before is never read. "
-        "Give every file a name of its own, and never append to one or replace it; "
-        'on_changed_files="ignore" says that it is so, and nothing is told any more'
+        f"source {uid!r}: if files in {path} change after they were read, the new data is never "
+        "read, and no warning follows, because changes are only detected in local files. Give "
+        "every file a unique name, and never append to or replace one; "
+        'on_changed_files="ignore" turns this warning off'
     )
 
 
@@ -211,6 +196,5 @@ def changed_files_text(uid: str, changed: Sequence[str], count: int | None = Non
     shown = ", ".join(changed[:3]) + (f" and {total - 3:,} more" if total > 3 else "")
     what = "1 file was" if total == 1 else f"{total:,} files were"
     return (
-        f"source {uid!r}: {what} changed after being read, and what is new in there is never read: "
-        f"{shown}"
+        f"source {uid!r}: {what} changed after being read, and the new data is never read: {shown}"
     )

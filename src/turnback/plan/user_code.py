@@ -26,7 +26,9 @@ _GIVING_MANY = (
 def place_line(function: Any, *methods: str) -> str:
     """The file and the line of a function, as the next line of a message; nothing if unknown."""
     code, name = _code(function, methods)
-    return "" if code is None else _line(code, name)
+    if code is None:
+        return ""
+    return f'\n  File "{code.co_filename}", line {code.co_firstlineno}, in {name}'
 
 
 def operator_place(operator: Operator) -> str:
@@ -39,7 +41,7 @@ def yield_hint(operator: Operator) -> str:
     code, name = _code(operator.function, _GIVING_MANY)
     if code is None or operator.kind in _GIVING_ONE or code.co_flags & inspect.CO_GENERATOR:
         return ""
-    return f". What {name} returns is taken for several elements: to give one, `yield` it"
+    return f". {name} must return an iterable of elements: to emit one element, `yield` it"
 
 
 def return_advice(error: BaseException, operator: Operator) -> str:
@@ -48,10 +50,6 @@ def return_advice(error: BaseException, operator: Operator) -> str:
     if not raised_here or not isinstance(error, TypeError) or "iterable" not in str(error):
         return ""
     return yield_hint(operator) + operator_place(operator)
-
-
-def _line(code: CodeType, name: str) -> str:
-    return f'\n  File "{code.co_filename}", line {code.co_firstlineno}, in {name}'
 
 
 def _code(function: Any, methods: tuple[str, ...]) -> tuple[CodeType | None, str]:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from turnback.errors import ConfigurationError, FencedError, SinkError, TurnbackError
+from turnback.errors import (
+    ConfigurationError,
+    FencedError,
+    SinkError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.state.files import StorageRef
 from turnback.storage.locations import canonical_directory
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def version_of(attempt: int, epoch: int) -> int:
@@ -181,13 +188,26 @@ def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, targe
     if known is not None and nonce in ("", known):
         if ctx.attempt and attempt > ctx.attempt:
             raise FencedError(
-                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write no more, "
-                f"attempt {attempt} has written to {target}. Stop this driver"
+                f"{sink_label(ctx.job, ctx.uid)}: attempt {ctx.attempt} can no longer write, "
+                f"because attempt {attempt} has written to {target}. Stop this driver"
             )
         return
     if ctx.take_over:
         return
     raise unknown_output(ctx, attempt, target)
+
+
+def is_known_attempt(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
+    """Whether the job directory knows of an attempt, whatever the user allows.
+
+    Raises:
+        FencedError: As `require_known_attempt`.
+    """
+    try:
+        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "its target")
+    except ConfigurationError:
+        return False
+    return True
 
 
 def promised_version(ctx: CommitterContext, version: int) -> int:
@@ -224,23 +244,23 @@ def unknown_output(ctx: CommitterContext, attempt: int, target: str) -> Configur
     if ctx.staged_in:
         return _unclear_output(ctx, attempt, target)
     return ConfigurationError(
-        f"{sink_label(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
-        "which the job directory knows nothing: it was restored from a backup, or replaced by a "
-        "copy. Restore the target from the same time as well, or give this sink another target; "
-        "or go on with what is there, which doubles the output since then, with "
-        "take_over_sinks=True (turnback run --take-over-sinks)"
+        f"{sink_label(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, "
+        "which is unknown to the job directory: the directory was restored from a backup, or "
+        "replaced by a copy. Restore the target from the same time too, or give this sink "
+        "another target; or continue with the existing output, which duplicates the output "
+        "since then, with take_over_sinks=True (turnback run --take-over-sinks)"
     )
 
 
 def _unclear_output(ctx: CommitterContext, attempt: int, target: str) -> ConfigurationError:
     """Why it cannot be told whether output was published that was staged in another place."""
     return ConfigurationError(
-        f"{sink_label(ctx.job, ctx.uid)}: this job directory was copied while output was not "
-        "published yet, and whether the original has published that cannot be told: after that "
-        f"attempt {attempt} of the original has written to {target}. It has published what was "
-        "promised before, unless it was turned back to an earlier checkpoint. If it has, drop the "
-        f"output here with `turnback transactions abort {ctx.job}` and start again. If not, start "
-        "from an earlier checkpoint, which writes all output since then again"
+        f"{sink_label(ctx.job, ctx.uid)}: this job directory was copied while it had unpublished "
+        "output, and it is unknown whether the original has published that output: since then, "
+        f"attempt {attempt} of the original has written to {target}. The original has published "
+        "the output unless it was reset to an earlier checkpoint. If it has, drop the output "
+        f"here with `turnback transactions abort {ctx.job}` and start again. If not, start from "
+        "an earlier checkpoint, which writes all output since then again"
     )
 
 
@@ -381,7 +401,7 @@ class SinkWriter(ABC):
 def require_open(closed: bool, sink: str) -> None:
     """Refuse to use a writer again; `sink` is what error messages call its sink."""
     if closed:
-        raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
+        raise SinkError(f"{sink}: this writer has failed, or has already been prepared or aborted")
 
 
 @contextmanager
@@ -395,6 +415,28 @@ def aborted_on_failure(writer: SinkWriter) -> Iterator[None]:
         except SinkError as second:
             error.add_note(f"and then: {second}")
         raise
+
+
+class GuardedWriter(SinkWriter):
+    """A writer that refuses to be used again, and is aborted if writing fails."""
+
+    def __init__(self, ctx: WriterContext) -> None:
+        self._ctx = ctx
+        self._name = sink_label(ctx.job, ctx.uid)
+        self._closed = False
+
+    def write(self, batch: Batch) -> None:
+        require_open(self._closed, self._name)
+        if len(batch):
+            with self._failures():
+                self._add(batch)
+
+    @abstractmethod
+    def _add(self, batch: Batch) -> None:
+        """Write elements, of which there are some."""
+
+    def _failures(self) -> AbstractContextManager[None]:
+        return aborted_on_failure(self)
 
 
 class Sink(ABC):
@@ -419,10 +461,10 @@ class Sink(ABC):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         """Start the output of one task and epoch. Called in the task, once per attempt of it."""
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        """Refuse a target that `claim` would refuse, and write nothing; nothing by default.
+    def check_target(self, ctx: CommitterContext) -> None:
+        """Refuse what `acquire_target` would refuse, and write nothing; nothing by default.
 
-        Called on the driver before the job starts, for all sinks before the first `claim`.
+        Called on the driver before the job starts, for all sinks before the first `acquire_target`.
 
         Raises:
             ConfigurationError: The target is another job's.
@@ -430,8 +472,8 @@ class Sink(ABC):
         """
         return
 
-    def claim(self, ctx: CommitterContext) -> None:
-        """Claim the target for this job, or refuse another job's target; nothing by default.
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        """Acquire the target for this job, or refuse another job's target; nothing by default.
 
         Two jobs that write to one target, such as a job and its fork, duplicate the output for its
         readers. To prevent this, a sink records the owner at its target, where jobs in other roots
@@ -526,26 +568,29 @@ def seal_handle(kind: str, version: int, body: bytes) -> bytes:
 
 
 def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
-    """Unwrap a transaction; `sink` is what error messages call the sink that reads it.
-
-    Raises:
-        SinkError: Damaged, of another kind of sink, or of a newer version.
-    """
+    """Unwrap a transaction; `sink` is what error messages call the sink that reads it."""
     try:
         handle = _decode(data)
     except (msgspec.MsgspecError, TypeError) as error:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        raise SinkError(f"{sink}: cannot read a prepared transaction: {error}") from error
     if handle.kind != kind:
         raise SinkError(
             f"{sink}: a prepared transaction belongs to a {handle.kind!r} sink, but this uid now "
-            f"has a {kind!r} sink; restore the old sink once to settle it, or use another uid"
+            f"has a {kind!r} sink; restore the old sink once to resolve it, or use another uid"
         )
     if not 1 <= handle.version <= supported:
         raise SinkError(
-            f"{sink}: a prepared transaction has format version {handle.version}, this version of "
-            f"Turnback reads up to {supported}; upgrade Turnback to settle it"
+            f"{sink}: a prepared transaction has format version {handle.version}, but this "
+            f"version of Turnback reads up to {supported}; upgrade Turnback to resolve it"
         )
     return handle.body
+
+
+def read_handle(kind: str, supported: int, data: bytes, type_: type[T], sink: str) -> T:
+    """Read a transaction whose body is a struct; raises `SinkError` as `open_handle` does."""
+    body = open_handle(kind, supported, data, sink)
+    with sink_errors(f"{sink}: cannot read a prepared transaction", (msgspec.MsgspecError,)):
+        return msgspec.msgpack.decode(body, type=type_)
 
 
 def handle_kind(data: bytes) -> str | None:
@@ -561,17 +606,28 @@ def sink_label(job: str, uid: str) -> str:
     return f"sink {uid!r} of job {job!r}"
 
 
-def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
-    """Call a method of a sink that a user wrote; `name` is what messages call the sink.
-
-    Raises:
-        SinkError: It raised something that is not an error of Turnback.
-    """
+@contextmanager
+def sink_errors(what: str, kinds: tuple[type[Exception], ...] = (StorageError,)) -> Iterator[None]:
+    """Raise errors of these kinds as `SinkError`: "{what}: {error}"."""
     try:
-        return method(*args)
-    except TurnbackError:
-        raise
-    except Exception as error:
-        raise SinkError(
-            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
-        ) from error
+        yield
+    except kinds as error:
+        raise SinkError(f"{what}: {error}") from error
+
+
+class UserCalls:
+    """Calls the methods of a user's sink, with errors that name both."""
+
+    def __init__(self, sink: Sink, ctx: WriterContext | CommitterContext) -> None:
+        self._kind = type(sink).__name__
+        self._name = sink_label(ctx.job, ctx.uid)
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        try:
+            return method(*args)
+        except TurnbackError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: {self._kind}.{step} failed: {type(error).__name__}: {error}"
+            ) from error

@@ -36,7 +36,6 @@ class ElementsEncoder:
 
     @property
     def size(self) -> int:
-        """How many bytes there are so far."""
         return int(self._target.tell())
 
     def finish(self) -> bytes:
@@ -61,8 +60,8 @@ def describe_type(type_: TypeInfo) -> bytes:
 def stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     """Read the type of stored elements; the program's own if it is the same.
 
-    Raises:
-        SinkError: It could run foreign code: it holds pickled objects, and the program's does not.
+    One that could run foreign code is refused: it holds pickled objects, and the program's does
+    not.
     """
     kind = type_from_descriptor(msgspec.json.decode(data))
     if kind == ctx.type:
@@ -70,8 +69,8 @@ def stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     # A checkpoint may come from an untrusted source: only the program may enable pickle.
     if _holds_pickle(kind):
         raise SinkError(
-            f"{sink_label(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but "
-            "the type of the stream does not; nothing of it was read"
+            f"{sink_label(ctx.job, ctx.uid)}: a prepared transaction contains pickled objects, "
+            "but the type of the stream does not; nothing of it was read"
         )
     return kind
 

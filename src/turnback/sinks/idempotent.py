@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from turnback.errors import SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
+    UserCalls,
     WriterContext,
-    aborted_on_failure,
-    call_user,
     require_open,
     sink_label,
 )
 from turnback.values.columns import Batch
-
-R = TypeVar("R")
 
 
 class IdempotentSink(Sink):
@@ -55,8 +52,8 @@ class IdempotentSink(Sink):
 
     **Other jobs.** Each job numbers its own attempts, so versions of two jobs do not show which
     value is newer: compare them only if both are of the job `(ctx.directory_id, ctx.job_id)`.
-    Record in `claim` which job owns the target, and have the target check the owner in the same
-    step as it writes: a task of the former owner may write at any time.
+    Record in `acquire_target` which job owns the target, and have the target check the owner in the
+    same step as it writes: a task of the former owner may write at any time.
 
     Of one epoch, elements of the same key are written by one task if the stream is keyed by it.
     Several attempts of one task may write at the same time (retries, speculation).
@@ -103,40 +100,33 @@ class IdempotentSink(Sink):
         return _NothingToCommit(ctx)
 
 
-class _IdempotentWriter(SinkWriter):
+class _IdempotentWriter(UserCalls, GuardedWriter):
     def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
+        super().__init__(sink, ctx)
+        GuardedWriter.__init__(self, ctx)
         self._sink = sink
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._is_open = self._done = False
+        self._is_open = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._done, self._name)
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            if not self._is_open:
-                self._is_open = True  # `open` may fail halfway, and leave something to close
-                self._call("open", self._sink.open, self._ctx)
-            self._call("write_batch", self._sink.write_batch, batch, self._ctx)
+    def _add(self, batch: Batch) -> None:
+        if not self._is_open:
+            self._is_open = True  # `open` may fail halfway, and leave something to close
+            self._call("open", self._sink.open, self._ctx)
+        self._call("write_batch", self._sink.write_batch, batch, self._ctx)
 
     def prepare(self) -> bytes | None:
-        require_open(self._done, self._name)
+        require_open(self._closed, self._name)
         if self._is_open:
-            with aborted_on_failure(self):
+            with self._failures():
                 self._call("flush", self._sink.flush)
         self.abort()
         return None
 
     def abort(self) -> None:
         """Let go of the target; what was written stays, and is written again."""
-        self._done = True
+        self._closed = True
         if self._is_open:
             self._is_open = False
             self._call("close", self._sink.close)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
 
 
 class _NothingToCommit:
@@ -148,9 +138,9 @@ class _NothingToCommit:
     def commit(self, transactions: Sequence[bytes]) -> None:
         if transactions:
             raise SinkError(
-                f"{self._name}: a checkpoint holds {len(transactions)} transactions of another "
-                "kind of sink, but an idempotent sink has none; restore the old sink once to "
-                "settle them, or use another uid"
+                f"{self._name}: a checkpoint contains {len(transactions)} transactions of "
+                "another kind of sink, but an idempotent sink has none; restore the old sink "
+                "once to resolve them, or use another uid"
             )
 
     def abort(self, transactions: Sequence[bytes]) -> None:

@@ -26,7 +26,7 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    open_handle,
+    read_handle,
     seal_handle,
     sink_label,
 )
@@ -50,9 +50,7 @@ class InlineOutput(msgspec.Struct, frozen=True, array_like=True):
 class OutputLedger:
     """What a sink has committed in this process; one for all copies of the sink.
 
-    Attributes:
-        lock: Held while `apply` runs; hold it to read what `apply` writes.
-        value: What the sink gathers.
+    The lock is held while `apply` runs; hold it to read the value, which `apply` writes.
     """
 
     _all: ClassVar[WeakValueDictionary[str, OutputLedger]] = WeakValueDictionary()
@@ -187,11 +185,7 @@ class InlineCommitter:
 
 def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
     """Read a transaction of this kind; `sink` is what messages call the sink."""
-    body = open_handle(kind, _VERSION, transaction, sink)
-    try:
-        return msgspec.msgpack.decode(body, type=InlineOutput)
-    except msgspec.MsgspecError as error:
-        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+    return read_handle(kind, _VERSION, transaction, InlineOutput, sink)
 
 
 def explain_inline(kind: str, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
@@ -285,7 +279,7 @@ class PrintSink(InlineSink):
 
     def __init__(self, prefix: str = "") -> None:
         if not isinstance(prefix, str):
-            raise ConfigurationError(f"PrintSink: prefix is a string, not {prefix!r}")
+            raise ConfigurationError(f"PrintSink: prefix must be a string, not {prefix!r}")
         super().__init__()
         self.prefix = prefix
 

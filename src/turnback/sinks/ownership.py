@@ -7,8 +7,8 @@ other. A job is identified by where its job directory is: names and ids are copi
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -19,13 +19,18 @@ from turnback.errors import (
     AlreadyExistsError,
     ConfigurationError,
     NotFoundError,
-    SinkError,
     StorageError,
     StorageNotSharedError,
 )
-from turnback.sinks.base import CommitterContext, WriterContext, directory_digest, sink_label
-from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import seal, unseal
+from turnback.sinks.base import (
+    CommitterContext,
+    WriterContext,
+    directory_digest,
+    sink_errors,
+    sink_label,
+)
+from turnback.storage.base import Storage, put_if_absent_or_same
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.locations import canonical_directory
 
 HIDDEN = ".turnback"
@@ -138,16 +143,7 @@ def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> N
     """Check in a task that the driver has recorded the job in this directory; once per process.
 
     Without this, a task on a machine that has its own directory at the same path would write files
-    there that the driver cannot publish.
-
-    Args:
-        storage: The directory.
-        place: What messages call it.
-        ctx: Who wants to write there. Nothing is checked if it does not name a driver.
-
-    Raises:
-        StorageNotSharedError: It is another directory than the driver's.
-        ConfigurationError: The record cannot be read.
+    there that the driver cannot publish. Nothing is checked if the context names no driver.
     """
     key = (storage.uri, ctx.nonce)
     if not ctx.nonce or not ctx.directory_id or key in _confirmed:
@@ -164,32 +160,26 @@ def require_shared_target(storage: Storage, place: str, ctx: WriterContext) -> N
 
 
 def _read_owner(storage: Storage, place: str, sink: str) -> Owner | None:
-    try:
-        data = storage.get(_OWNER_PATH)
-    except NotFoundError:
-        return None
-    except (OSError, StorageError) as error:
-        raise SinkError(f"{sink}: cannot use {place}: {error}") from error
+    with sink_errors(f"{sink}: cannot use {place}", (OSError, StorageError)):
+        try:
+            data = storage.get(_OWNER_PATH)
+        except NotFoundError:
+            return None
     path = f"{place}/{_OWNER_PATH}"
     try:
-        _, body = unseal(_OWNER, _OWNER_FORMAT, data, path)
-        return msgspec.json.decode(body, type=Owner)
-    except (StorageError, msgspec.MsgspecError) as error:
+        return decode_document(_OWNER, _OWNER_FORMAT, data, path, Owner)
+    except StorageError as error:
         raise ConfigurationError(
-            f"{sink}: which job {place} belongs to cannot be read: {error}. Remove {path} if you "
-            "know that no other job writes there"
+            f"{sink}: cannot read which job owns {place}: {error}. Remove {path} if you are sure "
+            "that no other job writes there"
         ) from error
 
 
 class Ownership:
     """A job's right to write into a directory, which its sinks share.
 
-    Without a job directory in the context nothing is claimed or checked.
-
-    Args:
-        storage: The directory.
-        place: What messages call it.
-        ctx: Who wants to write there.
+    Without a job directory in the context nothing is claimed or checked. `place` is what messages
+    call the directory.
     """
 
     def __init__(self, storage: Storage, place: str, ctx: CommitterContext) -> None:
@@ -198,8 +188,8 @@ class Ownership:
         self._ctx = ctx
         self._name = sink_label(ctx.job, ctx.uid)
 
-    def check_claim(self) -> None:
-        """Raise `ConfigurationError` if `claim` would; writes nothing."""
+    def check_target(self) -> None:
+        """Raise `ConfigurationError` if `acquire_target` would; writes nothing."""
         owner = self._other()
         if owner is None:
             return
@@ -207,19 +197,14 @@ class Ownership:
             raise self._refused(owner)
         self._refuse_unsettled(owner)
 
-    def claim(self) -> None:
-        """Make the directory this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-            SinkError: It cannot be read or written.
-        """
-        self.check_claim()
+    def acquire_target(self) -> None:
+        """Make the directory this job's, if it has no owner or is to be taken over."""
+        self.check_target()
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
         if owner is not None and self._is_to_be_replaced(owner):
-            with self._failures():
+            with self._using():
                 self._storage.put(_OWNER_PATH, self._data())
         self.check()
 
@@ -240,14 +225,13 @@ class Ownership:
             return
         owner = self._recorded()
         if owner is None:
-            with self._failures(), suppress(AlreadyExistsError):
-                claim(self._storage, _OWNER_PATH, self._data())
+            with self._using(), suppress(AlreadyExistsError):
+                put_if_absent_or_same(self._storage, _OWNER_PATH, self._data())
             owner = self._recorded()
         if owner is not None and self._is_other(owner):
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that owns the directory, if there is one."""
         owner = self._recorded() if self._ctx.job_directory is not None else None
         return owner if owner is not None and self._is_other(owner) else None
 
@@ -266,21 +250,17 @@ class Ownership:
     def _data(self) -> bytes:
         directory = canonical_directory(self._ctx.job_directory or "")
         owner = Owner(self._ctx.job, directory, self._ctx.job_id)
-        return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
+        return encode_document(_OWNER, _OWNER_FORMAT, owner)
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, StorageError) as error:
-            raise SinkError(f"{self._name}: cannot use {self._place}: {error}") from error
+    def _using(self) -> AbstractContextManager[None]:
+        return sink_errors(f"{self._name}: cannot use {self._place}", (OSError, StorageError))
 
     def _refused(self, owner: Owner) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name}: {self._place} belongs to job {owner.job!r} in {owner.directory}, and "
-            "two jobs must not write to one directory: readers would see the output of both. Give "
-            f"this sink another path; or stop job {owner.job!r} and hand the directory over for "
-            "good, with take_over_sinks=True (turnback run --take-over-sinks)"
+            "two jobs must not write to one directory: readers would see the output of both. "
+            f"Give this sink another path; or stop job {owner.job!r} and take the directory over "
+            "permanently with take_over_sinks=True (turnback run --take-over-sinks)"
         )
 
     def _refuse_unsettled(self, owner: Owner) -> None:
@@ -289,17 +269,17 @@ class Ownership:
         if promised:
             raise self._not_yet(
                 owner,
-                f"a checkpoint of that job has promised {promised} transactions that it has not "
-                "committed, which would be lost",
-                f"if that job is gone for good, drop them with `turnback transactions abort "
+                f"a checkpoint of that job has {promised} in-doubt transactions that are not "
+                "committed and would be lost",
+                "if that job no longer exists, drop them with `turnback transactions abort "
                 f"{owner.job}`",
             )
         staged = self._staged_by(owner, nothing_promised=promised is not None)
         if staged:
             raise self._not_yet(
                 owner,
-                f"it has {len(staged)} files there that are not published, which would be lost",
-                f"if that job is gone for good, remove {self._place}/{job_home(owner.job)}",
+                f"it has {len(staged)} unpublished files there, which would be lost",
+                f"if that job no longer exists, remove {self._place}/{job_home(owner.job)}",
             )
 
     def _promised_by(self, owner: Owner) -> int | None:
@@ -310,9 +290,10 @@ class Ownership:
             return self._ctx.other_jobs.promised_by(owner.directory)
         except StorageError as error:
             raise ConfigurationError(
-                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r}: whether "
-                f"it has promised output for it cannot be read from {owner.directory}: {error}. "
-                f"Make it readable; if that job is gone for good, remove {self._owner_path}"
+                f"{self._name}: {self._place} cannot be taken over from job {owner.job!r}, "
+                "because it is unknown whether that job has in-doubt output for it: cannot read "
+                f"{owner.directory}: {error}. Make it readable; if that job no longer exists, "
+                f"remove {self._owner_path}"
             ) from error
 
     def _staged_by(self, owner: Owner, *, nothing_promised: bool) -> list[str]:
@@ -322,7 +303,7 @@ class Ownership:
         it has staged at its former place it may have promised itself.
         """
         theirs = replace(self._ctx, job=owner.job, job_directory=owner.directory)
-        with self._failures():
+        with self._using():
             found = [p for p in self._storage.list(str(job_home(owner.job))) if p.endswith(SUFFIX)]
         homes = {path: PurePosixPath(path).parent.parent for path in found}
         of_owner = homes_of(theirs, homes.values())
@@ -335,6 +316,6 @@ class Ownership:
     def _not_yet(self, owner: Owner, why: str, otherwise: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name}: {self._place} cannot be taken over from job {owner.job!r} in "
-            f"{owner.directory} yet: {why}. Stop it, and if they are still there run `turnback "
+            f"{owner.directory} yet: {why}. Stop that job, and if they remain, run `turnback "
             f"transactions commit {owner.job}`; {otherwise}"
         )

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 
 import msgspec
@@ -20,13 +20,14 @@ from turnback.errors import NotFoundError, SinkError, StorageError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     CommitterContext,
-    SinkWriter,
+    GuardedWriter,
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    open_handle,
+    read_handle,
     require_open,
     seal_handle,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -57,11 +58,8 @@ class StagedPart(msgspec.Struct, frozen=True, array_like=True):
 class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     """What one task has staged in one epoch: the transaction.
 
-    Attributes:
-        uid: The sink's uid at that time; it may have been renamed since.
-        type: The type of the elements, see `describe_type`.
-        directory_id: Stands for the job directory at that time; it may have been moved since, or
-            this is a copy of it. Older versions of Turnback did not note it.
+    The uid is the sink's at that time, and the directory id that of the job directory: it may have
+    been moved since, or this is a copy of it. Older versions of Turnback did not note it.
     """
 
     uid: str
@@ -104,11 +102,7 @@ class StagedTask(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def decode(cls, data: bytes, sink: str) -> StagedTask:
         """Read a transaction, and refuse paths of other files; `sink` is for messages."""
-        body = open_handle(KIND, _VERSION, data, sink)
-        try:
-            task = msgspec.msgpack.decode(body, type=cls)
-        except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        task = read_handle(KIND, _VERSION, data, cls, sink)
         for part in task.parts:
             if part.inline is None and not _STAGED.fullmatch(part.path):
                 raise SinkError(
@@ -123,29 +117,23 @@ def staged_directory(uid: str) -> str:
     return f"{JobDirectory.sink_path(uid)}/staged"
 
 
-class StagingWriter(SinkWriter):
+class StagingWriter(GuardedWriter):
     """Stages the elements of one task and epoch."""
 
     def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
+        super().__init__(ctx)
         self._storage = _storage(ctx)
         self._encoder: ElementsEncoder | None = None
         self._parts: list[StagedPart] = []
         self._rows = 0
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            if self._encoder is None:
-                self._encoder = ElementsEncoder("zstd")
-            self._encoder.add(batch)
-            self._rows += len(batch)
-            if self._encoder.size >= FILE_BYTES:
-                self._finish_part()
+    def _add(self, batch: Batch) -> None:
+        if self._encoder is None:
+            self._encoder = ElementsEncoder("zstd")
+        self._encoder.add(batch)
+        self._rows += len(batch)
+        if self._encoder.size >= FILE_BYTES:
+            self._finish_part()
 
     def prepare(self) -> bytes | None:
         require_open(self._closed, self._name)
@@ -174,7 +162,7 @@ class StagingWriter(SinkWriter):
             try:
                 self._storage.delete(path)
             except StorageError as error:
-                _LOG.warning("%s: %s stays until the next start: %s", self._name, path, error)
+                _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
 
     def _finish_part(self) -> None:
         if self._encoder is None:
@@ -203,11 +191,9 @@ class StagingWriter(SinkWriter):
     @contextmanager
     def _failures(self) -> Iterator[None]:
         """Remove what was staged on any failure; errors of storage and Arrow name the sink."""
-        try:
-            with aborted_on_failure(self):
-                yield
-        except (StorageError, pa.ArrowException) as error:
-            raise SinkError(f"{self._name}: cannot stage elements: {error}") from error
+        what = f"{self._name}: cannot stage elements"
+        with sink_errors(what, (StorageError, pa.ArrowException)), aborted_on_failure(self):
+            yield
 
 
 def _storage(ctx: WriterContext | CommitterContext) -> Storage | None:
@@ -245,13 +231,9 @@ class StagedFiles:
     def find(self, directory: str) -> list[ElementsFile]:
         if self._storage is None:
             return []
-        with self._failures("list"):
+        with self._errors("list"):
             found = [(_STAGED.fullmatch(p), n) for p, n in self._storage.sizes(directory).items()]
         return [ElementsFile(m[0], int(m[1]), int(m[2]), int(m[3]), n) for m, n in found if m]
-
-    def find_all(self) -> list[ElementsFile]:
-        """What sinks of the job have staged, under whatever uid they had."""
-        return self.find("sinks")
 
     def list_orphans(self, uid: str) -> list[TransactionInfo]:
         """What is staged of a sink, task by task; see `Sink.list_orphans`."""
@@ -282,7 +264,7 @@ class StagedFiles:
 
     def read(self, part: StagedPart) -> bytes:
         """Return the bytes of a file; raises `SinkError` if they are not what was staged."""
-        with self._failures("read"):
+        with self._errors("read"):
             if part.inline is not None:
                 data = part.inline
                 name = "the output in a transaction"
@@ -298,7 +280,7 @@ class StagedFiles:
             try:
                 self._staging().delete(path)
             except StorageError as error:
-                _LOG.warning("%s: %s stays until the next start: %s", self._name, path, error)
+                _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
 
     def _get(self, path: str) -> bytes:
         try:
@@ -308,22 +290,19 @@ class StagedFiles:
 
     def _lost(self, path: str, what: str) -> SinkError:
         return SinkError(
-            f"{self._name}: {what} lost: {path} is not in {self._staging().uri} any more, and the "
-            "target does not have them. Was it removed by hand? Put it back, or start from an "
-            "earlier checkpoint; nothing of the epoch was published"
+            f"{self._name}: {what} lost: {path} is no longer in {self._staging().uri}, and the "
+            "target does not have them. It may have been removed by hand. Restore it, or start "
+            "from an earlier checkpoint; nothing of the epoch was published"
         )
 
     def _staging(self) -> Storage:
         if self._storage is None:
             raise SinkError(
                 f"{self._name}: a prepared transaction has staged files, but this job now stages "
-                "in the driver's memory; start it once with the checkpoint directory it had"
+                "in the driver's memory; start the job once with its previous checkpoint "
+                "directory"
             )
         return self._storage
 
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StorageError as error:
-            raise SinkError(f"{self._name}: cannot {what} staged elements: {error}") from error
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return sink_errors(f"{self._name}: cannot {what} staged elements")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -12,16 +12,15 @@ from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
+    UserCalls,
     WriterContext,
-    aborted_on_failure,
-    call_user,
     open_handle,
     require_open,
     seal_handle,
-    sink_label,
 )
 from turnback.values.columns import Batch
 
@@ -47,8 +46,8 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
     checkpoint and `recover_and_abort` for everything else that `dangling` finds. The latter also
     happens between two epochs, if Spark has run a task more than once or the epoch is replayed.
 
-    A target belongs to one job: override `claim` to record its owner there, and check it in
-    `commit`, otherwise a job and its fork can both write to it.
+    A target belongs to one job: override `acquire_target` to record its owner there, and check it
+    in `commit`, otherwise a job and its fork can both write to it.
 
     What is *not* guaranteed: that `abort` runs (the process may be killed at any point), that
     `commit` runs once, that it runs in the process that began the transaction or even on the same
@@ -175,52 +174,39 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return _TwoPhaseCommitter(self, ctx)
 
 
-class _Caller(Generic[T]):
-    """Calls the methods of a user's sink, with errors that name both."""
-
-    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
-        self._sink = sink
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._decoder = _decoder(sink)
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)
-
-
-class _TwoPhaseWriter(_Caller[T], SinkWriter):
+class _TwoPhaseWriter(UserCalls, GuardedWriter, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
         super().__init__(sink, ctx)
-        self._ctx = ctx
+        GuardedWriter.__init__(self, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._txn: list[T] = []  # at most one; T may be anything, None included
-        self._done = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._done, self._name)
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            if not self._txn:
-                self._txn.append(self._call("begin", self._sink.begin, self._ctx))
-            self._call("write", self._sink.write_batch, self._txn[0], batch)
+    def _add(self, batch: Batch) -> None:
+        if not self._txn:
+            self._txn.append(self._call("begin", self._sink.begin, self._ctx))
+        self._call("write", self._sink.write_batch, self._txn[0], batch)
 
     def prepare(self) -> bytes | None:
-        require_open(self._done, self._name)
-        self._done = True
+        require_open(self._closed, self._name)
+        self._closed = True
         if not self._txn:
             return None
-        with aborted_on_failure(self):
+        with self._failures():
             self._txn[0] = self._call("pre_commit", self._sink.pre_commit, self._txn[0])
             return _encode(self._txn[0], self._decoder, self._name)
 
     def abort(self) -> None:
-        self._done = True
+        self._closed = True
         if self._txn:
             self._call("abort", self._sink.abort, self._txn.pop())
 
 
-class _TwoPhaseCommitter(_Caller[T]):
+class _TwoPhaseCommitter(UserCalls, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
         super().__init__(sink, ctx)
+        self._sink = sink
+        self._decoder = _decoder(sink)
         self._ctx = ctx
         self._last_commit: Sequence[bytes] = ()
         self._recovered = False
@@ -274,8 +260,8 @@ class _TwoPhaseCommitter(_Caller[T]):
                 decoded.append(self._decoder.decode(body))
             except msgspec.MsgspecError as error:
                 raise SinkError(
-                    f"{self._name}: a prepared transaction does not fit "
-                    f"{type(self._sink).__name__}.transaction_type any more: {error}"
+                    f"{self._name}: a prepared transaction no longer matches "
+                    f"{type(self._sink).__name__}.transaction_type: {error}"
                 ) from error
         return decoded
 
@@ -285,13 +271,13 @@ def _decoder(sink: TwoPhaseCommitSink[T]) -> msgspec.msgpack.Decoder[T]:
     name = type(sink).__name__
     if kind is None:
         raise ConfigurationError(
-            f"{name}.transaction_type is not set; it has to be the type of what begin() returns"
+            f"{name}.transaction_type is not set; it must be the return type of begin()"
         )
     try:
         # msgspec takes any class for a custom type, and fails only at the first value.
         if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
             return msgspec.msgpack.Decoder(kind)
-        reason = f"msgspec does not know {kind!r}"
+        reason = f"msgspec does not support {kind!r}"
     except TypeError as error:
         reason = str(error)
     raise ConfigurationError(
@@ -307,6 +293,6 @@ def _encode(txn: T, decoder: msgspec.msgpack.Decoder[T], name: str) -> bytes:
         decoder.decode(body)
     except (msgspec.MsgspecError, TypeError) as error:
         raise SinkError(
-            f"{name}: the transaction {txn!r:.80} does not fit transaction_type: {error}"
+            f"{name}: the transaction {txn!r:.80} does not match transaction_type: {error}"
         ) from error
     return seal_handle(_KIND, _VERSION, body)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, TypeVar
 
 import msgspec
 
-from turnback.errors import SinkError, StorageError
+from turnback.errors import SinkError
 from turnback.job.directory import JobDirectory
 from turnback.sinks.base import (
     Committer,
@@ -24,11 +23,12 @@ from turnback.sinks.base import (
     Sink,
     SinkWriter,
     TransactionInfo,
+    UserCalls,
     WriterContext,
     attempt_of,
-    call_user,
     require_known_attempt,
     require_promised,
+    sink_errors,
     sink_label,
     unknown_output,
     version_of,
@@ -47,7 +47,6 @@ from turnback.storage.envelope import encode_document, read_document
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import TypeInfo
 
-R = TypeVar("R")
 _FORMAT = 1
 _BEGUN = "publishing"
 _ACCEPTED = "accepted"
@@ -120,8 +119,8 @@ class WriteAheadSink(Sink):
     requires, or where a single connection should write everything. The cost is that elements are
     written twice, the second time by the driver alone.
 
-    A target belongs to one job: override `claim` to record its owner there, otherwise a job and its
-    fork can both write to it. `claim` is called before `open`.
+    A target belongs to one job: override `acquire_target` to record its owner there, otherwise a
+    job and its fork can both write to it. It is called before `open`.
 
     The sink is pickled to the tasks, which do not use it. On the driver each attempt uses its own
     copy, because a `publish` that hangs may outlive its attempt. Create connections in `open`, keep
@@ -154,8 +153,8 @@ class WriteAheadSink(Sink):
 
         A version of an attempt that the job directory does not know fails the job: the directory
         was restored from a backup, and its unpublished output would be taken for published. To let
-        a user continue with `take_over_sinks`, `claim` must delete the version if `ctx.take_over`
-        is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
+        a user continue with `take_over_sinks`, `acquire_target` must delete the version if
+        `ctx.take_over` is set and `require_known_attempt` of `turnback.sinks.base` refuses it.
         """
 
     @abstractmethod
@@ -254,7 +253,7 @@ def accept_published(ctx: CommitterContext, attempt: int) -> None:
         VersionRecords(replace(ctx, attempt=attempt), _ACCEPTED).write(attempt)
 
 
-class WriteAheadCommitter:
+class WriteAheadCommitter(UserCalls):
     """Publishes what tasks have staged, each epoch once.
 
     What is about to be published is recorded in the job directory first. So a target that remembers
@@ -262,11 +261,11 @@ class WriteAheadCommitter:
     """
 
     def __init__(self, sink: WriteAheadSink, ctx: CommitterContext) -> None:
+        super().__init__(sink, ctx)
         self._sink = sink
         self._ctx = ctx
         self._begun: dict[str, int] = {}
         self._records: dict[str, VersionRecords] = {}
-        self._name = sink_label(ctx.job, ctx.uid)
         self._staged = StagedFiles(ctx)
         self._published: list[str] = []
         """Files of what the last `commit` has published."""
@@ -286,7 +285,7 @@ class WriteAheadCommitter:
     def recover(self, pending: Sequence[bytes]) -> None:
         """Publish `pending`, and remove all else that older attempts staged, under any uid."""
         self.commit(pending)
-        staged = self._staged.find_all()
+        staged = self._staged.find("sinks")
         self._staged.delete(file.path for file in staged if file.attempt < self._ctx.attempt)
 
     def abort_orphans(self, known: Sequence[bytes]) -> None:
@@ -319,7 +318,7 @@ class WriteAheadCommitter:
         if not isinstance(done, int):
             raise SinkError(
                 f"{self._name}: {type(self._sink).__name__}.published returned {done!r:.60}; it "
-                "has to return a version, or 0 if there is none"
+                "must return a version, or 0 if there is none"
             )
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
         self._require_known(ctx, done, ordered[-1].attempt)
@@ -348,7 +347,7 @@ class WriteAheadCommitter:
         require_known_attempt(ctx, attempt_of(done), "", target)
         if ctx.uid not in self._begun:
             self._records[ctx.uid] = VersionRecords(ctx, _BEGUN)
-            with self._failures():
+            with self._recording():
                 self._begun[ctx.uid] = self._records[ctx.uid].newest()
         begun = self._begun[ctx.uid]
         if done <= begun:
@@ -357,7 +356,7 @@ class WriteAheadCommitter:
             if attempt_of(done) > newest:
                 raise unknown_output(ctx, attempt_of(done), target)
             return
-        with self._failures():
+        with self._recording():
             accepted = VersionRecords(ctx, _ACCEPTED).newest()
         if attempt_of(done) <= accepted:
             return
@@ -368,18 +367,13 @@ class WriteAheadCommitter:
 
     def _record_begin(self, ctx: CommitterContext, version: int) -> None:
         if version > self._begun[ctx.uid]:
-            with self._failures():
+            with self._recording():
                 self._records[ctx.uid].write(version)
             self._begun[ctx.uid] = version
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError as error:
-            raise SinkError(
-                f"{self._name}: what is published cannot be recorded in the job directory: {error}"
-            ) from error
+    def _recording(self) -> AbstractContextManager[None]:
+        what = f"{self._name}: cannot record in the job directory what is published"
+        return sink_errors(what)
 
     def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:
         first = tasks[0]
@@ -389,6 +383,3 @@ class WriteAheadCommitter:
 
     def _decode(self, transactions: Sequence[bytes]) -> list[StagedTask]:
         return [StagedTask.decode(transaction, self._name) for transaction in transactions]
-
-    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        return call_user(self._sink, self._name, step, method, *args)

@@ -68,13 +68,9 @@ CHANGE_SQL = """CASE WHEN old IS NULL THEN 'added' WHEN new IS NULL THEN 'remove
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state in two snapshots.
+    """A state in two snapshots; one of the two has no files if it is in the other only.
 
-    Attributes:
-        old: It in the older one; without files where there is none.
-        new: It in the newer one; likewise.
-        old_groups: Number of key groups of the older snapshot.
-        problem: Why the two cannot be compared; None if they can.
+    `problem` is why they cannot be compared, None if they can.
     """
 
     old: StoredRows
@@ -136,10 +132,10 @@ def incomparable(old: StateSchema, new: StateSchema) -> str | None:
         ("map key type", old.sub, new.sub),
     ):
         if was != now:
-            return f"its {what} was {_type_text(was)} and is {_type_text(now)}"
+            return f"its {what} was {_type_text(was)} and is now {_type_text(now)}"
     types = type_from_descriptor(old.value), type_from_descriptor(new.value)
     if isinstance(evolve(*types), Incompatible):
-        return f"its value type was {types[0]} and is {types[1]}"
+        return f"its value type was {types[0]} and is now {types[1]}"
     return None
 
 
@@ -165,10 +161,8 @@ def _type_text(what: object) -> str:
 class EntryReader(StateReader):
     """Gives the rows of a state as the bytes of key, sub and value, without the key group.
 
-    They are the same for equal rows of any two snapshots.
-
-    Attributes:
-        value: Descriptor of a newer type, as which values are given.
+    They are the same for equal rows of any two snapshots. `value` is the descriptor of a newer
+    type, as which values are given.
     """
 
     value: Descriptor = None
@@ -251,12 +245,9 @@ class EntryChange(NamedTuple):
 
 
 def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], int]:
-    """Compare some key groups in this process.
+    """Compare some key groups in this process; both snapshots need the same number of them.
 
-    Both snapshots need the same number of key groups.
-
-    Returns:
-        What differs, in the order of keys, and how many rows do not.
+    Returns what differs, in the order of keys, and how many rows do not.
     """
     old, new = (_entries(side, first, last) for side in pair.readers)
     ids = old.keys() | new.keys()

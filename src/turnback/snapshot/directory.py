@@ -24,7 +24,7 @@ from turnback.snapshot.metadata import (
     decode,
     encode,
 )
-from turnback.storage.base import Storage, claim
+from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.open import open_storage
 
 WRITING = "_writing"
@@ -44,11 +44,7 @@ def is_mark(name: str) -> bool:
 
 
 class SavepointDirectory:
-    """Where one savepoint is, or is being written.
-
-    Attributes:
-        writer: Who writes, since `begin`; see `file_name`.
-    """
+    """Where one savepoint is, or is being written by a `writer` since `begin`."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -74,7 +70,7 @@ class SavepointDirectory:
             return cls(open_storage(text, options))
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{fspath(location)} is not a savepoint: give its directory, or the {METADATA} in "
+                f"{fspath(location)} is not a savepoint: use its directory, or the {METADATA} in "
                 f"it ({error})"
             ) from error
 
@@ -163,10 +159,11 @@ class SavepointDirectory:
             AlreadyExistsError: Another savepoint is there already; it was not changed.
         """
         try:
-            claim(self.storage, METADATA, encode(metadata))
+            put_if_absent_or_same(self.storage, METADATA, encode(metadata))
         except (AlreadyExistsError, NotFoundError) as error:  # not found: deleted in this moment
             raise AlreadyExistsError(
-                f"{self.uri} already holds a savepoint: write each into a directory of its own"
+                f"{self.uri} already contains a savepoint: write each savepoint to its own "
+                "directory"
             ) from error
 
     def load(self) -> SavepointMetadata:
@@ -191,8 +188,8 @@ class SavepointDirectory:
         if not writers.issuperset(marks.values()):
             # It could complete the savepoint once more, while whoever has done so clears up.
             raise StillNeededError(
-                f"{self.uri}: another driver may still be writing this savepoint too. Delete it "
-                "again later; if no driver runs any more, remove the directory yourself"
+                f"{self.uri}: another driver may still be writing this savepoint. Delete it "
+                "again later; if no driver is running, remove the directory yourself"
             )
         self.storage.delete(METADATA)
         self._delete(files)
@@ -206,7 +203,7 @@ class SavepointDirectory:
                 return
             if not paths:
                 try:
-                    claim(self.storage, WRITING, mark)  # of two writers, one
+                    put_if_absent_or_same(self.storage, WRITING, mark)  # of two writers, one
                     return
                 except (AlreadyExistsError, NotFoundError):  # not found: it has given up since
                     pass
@@ -253,8 +250,8 @@ class SavepointDirectory:
             self.storage.delete(METADATA)
         self.abandon()
         raise AlreadyExistsError(
-            f"{self.uri}: another driver had completed this savepoint, and it was deleted since. "
-            "Take another one"
+            f"{self.uri}: another driver completed this savepoint, and it has been deleted "
+            "since. Take another one"
         )
 
     def _loaded(self) -> SavepointMetadata | None:
@@ -272,7 +269,7 @@ class SavepointDirectory:
 
     def _not_empty(self) -> ConfigurationError:
         return ConfigurationError(
-            f"{self.uri} is not empty: give the savepoint a directory of its own"
+            f"{self.uri} is not empty: use a separate directory for the savepoint"
         )
 
     def _no_savepoint(self) -> CheckpointNotFoundError:
@@ -282,13 +279,13 @@ class SavepointDirectory:
             is_empty = False  # something is there, and cannot be read
         if is_empty:
             return CheckpointNotFoundError(
-                f"no savepoint is at {self.uri}: the directory does not exist or is empty. Look "
-                "for a directory with a _metadata.json in it"
+                f"there is no savepoint at {self.uri}: the directory does not exist or is empty. "
+                "Use a directory that contains a _metadata.json"
             )
         return CheckpointNotFoundError(
-            f"{self.uri} holds no {METADATA}: it is a partial savepoint, not usable, because "
-            "writing it was interrupted or is still going on; or it is no savepoint at all. Use "
-            "another savepoint or checkpoint"
+            f"{self.uri} has no {METADATA}: either it is not a savepoint, or it is a partial "
+            "savepoint, which is not usable because writing it was interrupted or is still in "
+            "progress. Use another savepoint or checkpoint"
         )
 
     def __repr__(self) -> str:

@@ -88,7 +88,7 @@ def _other_accumulators(stored: StateSchema, descriptor: StateDescriptor) -> lis
         return []
     was = stored.accumulators or {}
     return [
-        f"{repr(name) if name else 'what it holds'} was {was[name]} and is {definition} now"
+        f"{repr(name) if name else 'its value'} was {was[name]} and is now {definition}"
         for name, definition in (descriptor.accumulators or {}).items()
         if name in was and was[name] != definition
     ]
@@ -96,10 +96,10 @@ def _other_accumulators(stored: StateSchema, descriptor: StateDescriptor) -> lis
 
 def _accumulator_problem(stored: StateSchema, changed: Sequence[str]) -> str:
     return (
-        f"{'; '.join(changed)}: what has been aggregated so far means something else. Aggregate "
-        f"what it was before; or give it another name, or the operator another uid, under which "
-        f"it starts anew; or drop all that is stored with it knowingly, with "
-        f"allow_non_restored_state=[{stored.uid!r}], so that it starts empty"
+        f"{'; '.join(changed)}: the values aggregated so far have a different meaning. Restore "
+        "the previous aggregate; or give it another name, or the operator another uid, so that "
+        "it starts empty; or explicitly drop the stored state with "
+        f"allow_non_restored_state=[{stored.uid!r}]"
     )
 
 
@@ -113,7 +113,7 @@ def ttl_change(was: StateTtl | None, now: StateTtl | None) -> str:
     before, after = (
         "for ever" if each is None else f"for {format_duration(each.ms)}" for each in (was, now)
     )
-    return "" if before == after else f"values live {after}, and lived {before}"
+    return "" if before == after else f"values are kept {after}, previously {before}"
 
 
 def _evolve_values(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
@@ -155,7 +155,7 @@ def evolve(stored: TypeInfo, declared: TypeInfo, rules: EvolutionRules | None = 
     search = _Search(dict(rules.aliases))
     step = search.between(stored, declared, _Location())
     if search.problems:
-        return Incompatible(f"{'; '.join(search.problems)}. To go on, {_HINT}")
+        return Incompatible(f"{'; '.join(search.problems)}. To continue, {_HINT}")
     return Migration("; ".join(search.notes), _or_none(step))
 
 
@@ -172,8 +172,8 @@ def _by_user(
         # Bringing it there by the other rules could drop what the function should have seen.
         return Incompatible(
             f"values are stored as {_short(stored)}, which is neither the declared type nor "
-            f"migrate_from, {_short(old)}; make migrate_from the stored type, or leave it out if "
-            f"the function can take both"
+            f"migrate_from, {_short(old)}; set migrate_from to the stored type, or omit it if "
+            "the function accepts both"
         )
     return Migration(why, _or_none(_with_class(old, rules.migrate)))
 
@@ -195,10 +195,11 @@ def _definition_problem(stored: StateSchema, descriptor: StateDescriptor) -> str
     if not _has_other_definition(stored, descriptor):
         return None
     return (
-        f"its definition changed from {stored.definition} to {descriptor.definition}, and what is "
-        f"stored would give wrong results. Define it as before; or give the operator another uid; "
-        f"or drop what is stored knowingly, with allow_non_restored_state=[{stored.uid!r}], so "
-        f"that it starts empty. A job that is stopped with --drain leaves nothing behind"
+        f"its definition changed from {stored.definition} to {descriptor.definition}, and the "
+        "stored state would give wrong results. Restore the previous definition; or give the "
+        "operator another uid; or explicitly drop the stored state with "
+        f"allow_non_restored_state=[{stored.uid!r}], so that it starts empty. A job that is "
+        "stopped with --drain leaves no such state"
     )
 
 
@@ -208,9 +209,9 @@ def _key_problem(stored: KeySchema, declared: KeySchema) -> str | None:
     was = _how_keyed(stored)
     now = _how_keyed(declared)
     return (
-        f"the stream was keyed by {was}, now by {now}: a value is found by the bytes and the key "
-        f"group of its key, so keys cannot evolve. Key the stream as it was, or write a savepoint "
-        f"with new keys offline"
+        f"the stream was keyed by {was}, now by {now}: values are looked up by the bytes and the "
+        "key group of their key, so keys cannot evolve. Key the stream as before, or write a "
+        "savepoint with new keys offline"
     )
 
 
@@ -224,13 +225,13 @@ def _kind_problem(stored: str, declared: str, rules: EvolutionRules) -> str | No
         return None
     if not {stored, declared} <= SINGLE_KINDS:
         return (
-            f"{stored} state cannot become {declared} state, because they are stored in different "
-            f"ways; declare it as {stored} state again or give the state a new name"
+            f"{stored} state cannot become {declared} state, because they are stored "
+            f"differently; declare it as {stored} state again or give the state a new name"
         )
     if rules.migrate is None:
         return (
-            f"{stored} state becomes {declared} state only by a migrate= function, because the "
-            f"values may mean something else; add one (lambda value: value if they do not), or "
+            f"{stored} state becomes {declared} state only with a migrate= function, because the "
+            "meaning of the values may differ; add one (lambda value: value if it does not), or "
             f"declare it as {stored} state again"
         )
     return None
@@ -242,9 +243,9 @@ def _map_key_problem(stored: Any, declared: Any) -> str | None:
     was = _short_descriptor(stored)
     now = _short_descriptor(declared)
     return (
-        f"the map's keys were {was}, now {now}: entries are found by the bytes of their key, so "
-        f"the type of map keys cannot change, not even to a wider one. Declare the stored key type "
-        f"again, or give the state a new name"
+        f"the map's keys were {was}, now {now}: entries are looked up by the bytes of their key, "
+        "so the type of map keys cannot change, not even to a wider one. Declare the stored key "
+        "type again, or give the state a new name"
     )
 
 
@@ -331,9 +332,11 @@ class _Search:
             value = default(None)
             Serializer(type_).encode(value)
         except ElementTypeError as error:
-            self.problems.append(f"{at.label} is new, and its default does not fit: {error}")
+            self.problems.append(
+                f"{at.label} is new, but its default does not match its type: {error}"
+            )
         except Exception as error:  # noqa: BLE001 (the user's factory may raise anything)
-            self.problems.append(f"{at.label} is new, and making its default failed: {error!r}")
+            self.problems.append(f"{at.label} is new, but creating its default failed: {error!r}")
         else:
             how = "as None" if value is None else f"with default {short_repr(value)}"
             self.notes.append(f"field {at.label} added {how}")

@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
 _MIN_PREFIX = 4
 _FORMS = (
-    "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
+    "use the directory of a savepoint, the file of a checkpoint, or JOB@ followed by 'latest', "
     "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
 )
 
@@ -58,12 +58,9 @@ def open_snapshot(
 ) -> Snapshot:
     """Find the snapshot that is meant on a command line; errors list what there is instead.
 
-    Args:
-        text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
-            id of a savepoint, or ``JOB@`` with what `find_snapshot` takes.
-        jobs: The jobs that are known.
-        options: Credentials and endpoints of object stores.
-        whole: Names and ids have to be whole: for what deletes the snapshot.
+    The text is the directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
+    id of a savepoint, or ``JOB@`` with what `find_snapshot` takes. Names and ids have to be `whole`
+    for what deletes the snapshot.
     """
     given = _stripped(text)
     known = dict(options or {})
@@ -96,13 +93,7 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
-    """Read the metadata of a savepoint or the manifest of a checkpoint.
-
-    Args:
-        path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
-            checkpoint, ``<job directory>/checkpoints/chk-7.json``.
-        options: Of object stores.
-    """
+    """Read the metadata of a savepoint, or the manifest of a checkpoint at the path of its file."""
     slot = split_slot_path(path)
     if slot is not None:
         return find_snapshot(slot[1], StorageRef(slot[0], options))
@@ -118,11 +109,9 @@ def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
 def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
     """Find a checkpoint or savepoint of one job; errors list what there is. No path is followed.
 
-    Args:
-        given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
-            time; a number or "chk-7"; the id of a savepoint, or the beginning of it; its label.
-        job: The directory of the job.
-        whole: The beginning of an id is not enough.
+    Given is "latest" or a time, for the newest checkpoint or savepoint at all or before that time;
+    a number or "chk-7"; the id of a savepoint, or the beginning of it unless it has to be `whole`;
+    its label.
     """
     storage = storage_of(job)
     log = CheckpointLog(storage)
@@ -141,7 +130,7 @@ def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> 
         before_ms = _time_ms(text)
         if before_ms is None:
             raise CheckpointNotFoundError(
-                f"{text!r} names no snapshot of {log.uri}: write 'latest', a number, 'chk-7', the "
+                f"{text!r} is not a snapshot of {log.uri}: use 'latest', a number, 'chk-7', the "
                 "id or label of a savepoint, or a time such as 2026-01-31T12:00:00. "
                 f"{_what_there_is(log)}{_labels(text, entries)}"
             )
@@ -161,7 +150,7 @@ def _newest(
         return load_savepoint(saved.path, job.options)
     problem = "no checkpoint yet"
     if before_ms is not None:
-        problem = f"no checkpoint is from before {_iso(before_ms)}"
+        problem = f"there is no checkpoint from before {_iso(before_ms)}"
     raise CheckpointNotFoundError(f"{log.uri}: {problem}. {_what_there_is(log)}")
 
 
@@ -193,12 +182,12 @@ def _named_savepoint(
     matches = labelled or (begins if len(text) >= _MIN_PREFIX else [])
     if len(matches) > 1:
         raise ConfigurationError(
-            f"{text!r} fits {len(matches)} savepoints of {job}: "
-            f"{', '.join(entry.id for entry in matches)}. Name one by its whole id"
+            f"{text!r} matches {len(matches)} savepoints of {job}: "
+            f"{', '.join(entry.id for entry in matches)}. Use the full id of one"
         )
     if whole and matches and not labelled:
         raise CheckpointNotFoundError(
-            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, write its whole id"
+            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, use its full id"
         )
     return matches[0] if matches else None
 
@@ -218,7 +207,7 @@ def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bo
             else:
                 job = StorageRef(directory.storage.uri, options)
                 return find_snapshot(what, job, whole=whole)
-    raise failure or ConfigurationError(f"{given!r} names no snapshot: {_FORMS}")
+    raise failure or ConfigurationError(f"{given!r} is not a snapshot: {_FORMS}")
 
 
 def split_slot_path(path: str) -> tuple[str, int] | None:
@@ -232,12 +221,9 @@ def split_slot_path(path: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a job resumes by default.
+    """Where a job resumes by default: one of its own checkpoints, or where another snapshot is.
 
-    Attributes:
-        manifest: One of its own checkpoints.
-        snapshot: Where another snapshot is, such as a savepoint.
-        goes_on: Whether somebody wanted it to go on from there although event time had ended.
+    `goes_on`: somebody wanted it to go on from there although event time had ended.
     """
 
     manifest: Manifest | None = None
@@ -300,9 +286,9 @@ def _started_from(log: CheckpointLog, number: int, fence: int) -> Manifest:
             if isinstance(slot, Manifest):
                 break
             if slot.start is not None:
-                told = slot.start.checkpoint
-                if told is not None and told.number == number:
-                    return told
+                copy = slot.start.checkpoint
+                if copy is not None and copy.number == number:
+                    return copy
                 break
         raise
 
@@ -317,7 +303,7 @@ def _is_path(text: str) -> bool:
 
 def _stripped(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{text!r} names no snapshot: {_FORMS}")
+        raise ConfigurationError(f"{text!r} is not a snapshot: {_FORMS}")
     return text.strip()
 
 
@@ -336,7 +322,7 @@ def _iso(ms: int) -> str:
 def _what_there_is(log: CheckpointLog) -> str:
     scan = log.scan()
     known = [f"{m.name} ({_iso(m.created_ms)}, epoch {m.epoch})" for m in scan.manifests]
-    text = f"There is {', '.join(known)}" if known else "There are no checkpoints"
+    text = f"Available checkpoints: {', '.join(known)}" if known else "There are no checkpoints"
     if scan.unreadable:
         text += f"; unreadable: {'; '.join(map(str, scan.unreadable.values()))}"
     return text
@@ -348,11 +334,11 @@ def _labels(given: str, entries: Sequence[SavepointEntry]) -> str:
     near = get_close_matches(given, labels, n=1)
     if near:
         return f". Did you mean the savepoint {near[0]!r}?"
-    return f". There are savepoints labelled {', '.join(map(repr, labels[-10:]))}" if labels else ""
+    return f". Available savepoint labels: {', '.join(map(repr, labels[-10:]))}" if labels else ""
 
 
 def _unknown(given: str, jobs: JobLookup) -> CheckpointNotFoundError:
-    hint = f"there is no directory of this name; {_FORMS}"
+    hint = f"there is no directory with this name; {_FORMS}"
     try:
         job = jobs.find_directory(given)
     except (JobNotFoundError, AmbiguousJobError):
@@ -360,5 +346,5 @@ def _unknown(given: str, jobs: JobLookup) -> CheckpointNotFoundError:
         if near:
             hint = f"did you mean the savepoint {near[0]!r}?"
     else:
-        hint = f"it is a job. Write '{job.name}@latest' for the newest snapshot of it"
-    return CheckpointNotFoundError(f"{given!r} is no snapshot: {hint}")
+        hint = f"it is a job. For its newest snapshot, use '{job.name}@latest'"
+    return CheckpointNotFoundError(f"{given!r} is not a snapshot: {hint}")

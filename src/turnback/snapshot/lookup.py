@@ -42,10 +42,8 @@ def confirmed_state(directory: JobDirectory, job: StorageRef) -> Snapshot:
     """The newest state of a job that nothing can undo: where it would go on if it failed now.
 
     That is its newest checkpoint; what it has started from, as long as it has taken none since; and
-    if its checkpoints were deleted when it ended, its newest savepoint.
-
-    Raises:
-        CheckpointNotFoundError: It has taken none yet.
+    if its checkpoints were deleted when it ended, its newest savepoint. Raises
+    `CheckpointNotFoundError` if it has taken none yet.
     """
     log = CheckpointLog(directory.storage)
     point = resume_point(log, directory)
@@ -55,8 +53,8 @@ def confirmed_state(directory: JobDirectory, job: StorageRef) -> Snapshot:
         if isinstance(newest, Fence) and newest.ended and info and newest.job_id == info.job_id:
             return find_snapshot("latest", job)
         raise CheckpointNotFoundError(
-            f"job {directory.name!r} has taken no checkpoint since it started, so there is no "
-            "state to look at yet. Look again after its first checkpoint"
+            f"job {directory.name!r} has not completed a checkpoint since it started, so there "
+            "is no state to read yet. Try again after its first checkpoint"
         )
     if point.manifest is not None:
         return Snapshot(point.manifest, job)
@@ -72,11 +70,7 @@ def read_confirmed(
 ) -> T:
     """Read from `confirmed_state`, or from a newer one if that is dropped meanwhile.
 
-    Args:
-        directory: The job.
-        job: Where its directory is.
-        read: Reads one snapshot; it may be called several times.
-        checkpoint: Read this one, as long as it is there.
+    It reads from the given checkpoint as long as that is there. `read` may be called several times.
     """
     if checkpoint is not None:
         try:
@@ -94,8 +88,8 @@ def read_confirmed(
             if before is not None and before.origin == snapshot.origin:
                 raise CorruptFileError(
                     f"{snapshot.name} of job {directory.name!r} needs a file that is missing: "
-                    f"{error}. `turnback verify` tells what else is; start the job from an older "
-                    "checkpoint or a savepoint"
+                    f"{error}. To find other missing files, run `turnback verify`; start the job "
+                    "from an older checkpoint or a savepoint"
                 ) from error
             before = snapshot
 
@@ -118,20 +112,15 @@ class Cursor(NamedTuple):
             return None
         match = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ConfigurationError(
-                f"{text!r} is no cursor: pass what the page before gave as `next`"
-            )
+            raise ConfigurationError(f"invalid cursor {text!r}: pass `next` of the previous page")
         return cls(int(match[1]), bytes.fromhex(match[2]))
 
 
 @dataclass(frozen=True)
 class KeyRows:
-    """What a state holds for a key, or a page of it.
+    """What a state holds for a key, or a page of it, in the order of subs.
 
-    Attributes:
-        rows: Group, key, sub and value, in the order of subs.
-        first: How many entries come before the first of them.
-        next: Where the next page begins; None at the end.
+    `first` is how many entries come before, `next` where the next page begins; None at the end.
     """
 
     snapshot: Snapshot
@@ -153,25 +142,12 @@ def look_up(
 ) -> KeyRows:
     """Read what a state holds for a key, see `confirmed_state` for when.
 
-    Args:
-        directory: The job.
-        job: Where its directory is.
-        uid: The operator.
-        name: The state.
-        key: Gives the key, once it is known what keys the state has.
-        now_ms: What has expired by then is left out.
-        after: The `next` of the page before. Pages are of one checkpoint as long as the job retains
-            it; later ones go on in a newer checkpoint, behind the last entry of the page before.
-        limit: Most list elements or map entries.
-
-    Raises:
-        StateError: There is no such operator or state; the nearest name is given.
-        ConfigurationError: The key, the cursor or the limit cannot be used.
-        CheckpointNotFoundError: The job has taken no checkpoint yet.
-        CorruptFileError: A file is damaged or missing.
+    Pages are of one checkpoint as long as the job retains it; later ones go on in a newer
+    checkpoint, behind the last entry of the page before, whose `next` is `after`. What has expired
+    by `now_ms` is left out. The key is asked for once it is known what keys the state has.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ConfigurationError(f"limit: at least 1 entry can be asked for, not {limit!r}")
+        raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
     cursor = Cursor.of(after)
 
     def read(snapshot: Snapshot) -> KeyRows:
@@ -227,7 +203,7 @@ def encode_key(schema: StateSchema, key: Any, groups: int) -> tuple[int, bytes]:
     except ElementTypeError as error:
         types = ", ".join(map(str, codec.types))
         raise ConfigurationError(
-            f"{schema.title}: {key!r} is no key of type {types}: {error}"
+            f"{schema.title}: {key!r} is not a key of type {types}: {error}"
         ) from error
 
 

@@ -94,8 +94,7 @@ class Program:
 class WaitingElements(NamedTuple):
     """A stored state with elements that wait for slower streams.
 
-    Attributes:
-        strategy: Uid, in the program, of the strategy they go by; None if each has its own with it.
+    The strategy they go by is the one in the program; None if each has its own with it.
     """
 
     state: SavedState
@@ -103,7 +102,7 @@ class WaitingElements(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class StateMapping:
     """Which part of a snapshot goes to which part of a program.
 
     Attributes:
@@ -152,15 +151,13 @@ def match_program(
     renames: Renames | None = None,
     allow: Allowed = False,
     redefined: Collection[StateId] = (),
-) -> Match:
+) -> StateMapping:
     """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
     A renamed operator takes all its states along, except those renamed by themselves. States of the
-    program that are `redefined` start anew if what is stored may be dropped.
-
-    Raises:
-        ConfigurationError: `renames` or `allow` name something that does not exist or can be read
-            in several ways, or two stored states would become one.
+    program that are `redefined` start anew if what is stored may be dropped. Raises
+    `ConfigurationError` if `renames` or `allow` name something that does not exist or can be read
+    in several ways, or two stored states would become one.
     """
     renamed = _Renamed.read(snapshot, program, renames or {})
     droppable = _Droppable.read(snapshot, allow)
@@ -198,7 +195,7 @@ def match_program(
     rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
     sinks = {uid: renamed.uid(uid) for uid in snapshot.promising_sinks}
     unmatched = [uid for uid, now in sinks.items() if now not in program.sinks]
-    return Match(
+    return StateMapping(
         states={id: several[0] for id, several in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
         unclaimed=tuple(s for s in left if not (droppable.covers(s.id) or s in started_anew)),
@@ -293,7 +290,7 @@ class _Renamed:
             old = before.read(given, "renames")
             new = now.read(target, f"renames[{given!r}]", type(old))
             if old in operators or old in states:
-                raise ConfigurationError(f"renames names {written_name(old)} twice; leave one out")
+                raise ConfigurationError(f"renames contains {written_name(old)} twice; remove one")
             if isinstance(old, str) and isinstance(new, str):
                 operators[old] = new
             elif isinstance(old, tuple) and isinstance(new, tuple):
@@ -361,8 +358,8 @@ class _Names:
         known += ["/".join(id) for id in self.ids] if sort is not str else []
         text = given if isinstance(given, str) else "/".join(map(str, given))
         near = get_close_matches(text, known, 1, 0.5)
-        has = ", ".join(map(repr, sorted(known))) or "nothing of that sort"
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
+        has = ", ".join(map(repr, sorted(known))) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"available: {has}"
         what = "operator" if sort is str else "state" if sort is tuple else "operator or state"
         raise ConfigurationError(f"{option}: {self.whose} has no {what} {given!r}; {hint}")
 
@@ -392,8 +389,8 @@ def _names_in(program: Program) -> _Names:
 def _check_one(what: str, names: Sequence[Name]) -> None:
     if len(names) > 1:
         raise ConfigurationError(
-            f"{what} would start from {' and '.join(map(written_name, names))}; it can take over "
-            f"one of them only: leave out a rename, or give the other one a state of its own"
+            f"{what} would start from {' and '.join(map(written_name, names))}, but it can only "
+            "take over one of them: remove a rename, or give the other one its own state"
         )
 
 

@@ -78,12 +78,7 @@ class StatePart(msgspec.Struct, frozen=True):
 
 
 class SavedState(msgspec.Struct, frozen=True):
-    """One state in a savepoint.
-
-    Attributes:
-        rows: Values, list elements or map entries; None where nobody counted (type native).
-        files: Its files; none if it is empty or the savepoint is of type native.
-    """
+    """One state in a savepoint; in one of type native its rows are not counted."""
 
     schema: StateSchema
     rows: Count | None = None
@@ -186,7 +181,7 @@ def encode(metadata: SavepointMetadata) -> bytes:
     """Return the bytes of `_metadata.json`."""
     problem = _problem(metadata)
     if problem is not None:
-        raise ValueError(f"savepoint {metadata.id} cannot be described: {problem}")
+        raise ValueError(f"cannot write the metadata of savepoint {metadata.id}: {problem}")
     document = {"kind": KIND, "format": FORMAT, "checksum": "", "savepoint": metadata}
     text = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
     rest = text[len(_HEAD.format(KIND, FORMAT, "")) :]
@@ -196,13 +191,11 @@ def encode(metadata: SavepointMetadata) -> bytes:
 def decode(data: bytes, name: str) -> SavepointMetadata:
     """Read the bytes of `_metadata.json`. They may come from strangers.
 
-    Raises:
-        CorruptFileError: It is damaged, is no savepoint, or names files that cannot be in one.
-        FormatVersionError: It was written by a newer version.
+    What is damaged, or names files that cannot be in a savepoint, is refused.
     """
     header = _HEADER.match(data)
     if header is None:
-        raise damaged(name, "its first lines are not those of a savepoint")
+        raise damaged(name, "it does not begin like the metadata of a savepoint")
     version = int(header[2])
     rest = data[header.end() :]
     actual = _sum(header[1].decode(), version, rest)
@@ -217,12 +210,12 @@ def decode(data: bytes, name: str) -> SavepointMetadata:
     try:
         metadata = _DECODER.decode(rest.removesuffix(_END))
     except (*UNDECODABLE, RecursionError) as error:
-        raise CorruptFileError(f"{name} is intact but is no valid savepoint: {error}") from error
+        raise CorruptFileError(f"{name} is intact but not a valid savepoint: {error}") from error
     problem = _problem(metadata)
     if problem is not None:
         raise CorruptFileError(
-            f"{name} is intact but is no valid savepoint: {problem}. Nothing of it was used; do "
-            "not trust where it came from"
+            f"{name} is intact but not a valid savepoint: {problem}. Nothing in it was used; do "
+            "not trust its origin"
         )
     return metadata
 
@@ -244,12 +237,12 @@ def _problem(metadata: SavepointMetadata) -> str | None:
     """Say what keeps metadata from being used, whoever wrote it; None if nothing does."""
     ids = [state.schema.id for state in metadata.states]
     if len(set(ids)) < len(ids):
-        return "it holds a state twice"
+        return "it contains a state twice"
     if any(file.inline is not None for file in metadata.native):
-        return "a state file is not a file of its own"
+        return "a state file is listed more than once"
     parts = [part for state in metadata.states for part in state.files]
     if metadata.native and parts:
-        return "it holds files of both types"
+        return "it contains files of both types"
     for part in parts:
         if not part.first_group <= part.last_group < metadata.max_parallelism:
             return f"{part.path!r} has key groups that do not exist"

@@ -197,8 +197,6 @@ def read_parts(
 
 
 class _Part:
-    """A file being written, in memory."""
-
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path = path
         self._out = pa.BufferOutputStream()
@@ -244,7 +242,7 @@ def _rows(data: bytes, part: StatePart, name: str, first: int, last: int) -> Ite
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         if file.schema_arrow.names[:1] != [_GROUP] or file.metadata.num_rows != part.rows:
-            raise damaged(name, f"it does not hold {part.rows} rows of a state")
+            raise damaged(name, f"it does not contain {part.rows} rows of a state")
         for number in range(file.num_row_groups):
             table = _read_row_group(file, number, first, last)
             if table is not None and table.num_rows:

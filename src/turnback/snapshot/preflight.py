@@ -27,9 +27,9 @@ from turnback.snapshot.evolution import (
 )
 from turnback.snapshot.matching import (
     Allowed,
-    Match,
     Program,
     Renames,
+    StateMapping,
     key_schema,
     known_states,
     match_program,
@@ -41,27 +41,27 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.state.schema import OPERATOR_KINDS, KeySchema
 
 
-def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
+def refuse_data_loss(snapshot: Snapshot, mapping: StateMapping) -> None:
     """Refuse a start that would lose state, a position or promised output unasked."""
     problems = [
-        *_unclaimed_problem(snapshot, match),
-        *(_stranded_problem(snapshot, s) for s in match.stranded if _has_rows(snapshot, s)),
-        *(_changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
-        *(_unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
+        *_unclaimed_problem(snapshot, mapping),
+        *(_stranded_problem(snapshot, s) for s in mapping.stranded if _has_rows(snapshot, s)),
+        *(_changed_source_problem(snapshot, mapping, uid) for uid in mapping.changed_sources),
+        *(_unclaimed_sink_problem(snapshot, uid) for uid in mapping.unclaimed_sinks),
     ]
     if problems:
         raise IncompatibleStateError("\n".join(problems))
 
 
-def _changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
+def _changed_source_problem(snapshot: Snapshot, mapping: StateMapping, uid: str) -> str:
     """Why a source that reads another number of streams cannot go on, and what to do."""
-    was = match.sources[uid]
-    before, now = match.changed_sources[uid]
+    was = mapping.sources[uid]
+    before, now = mapping.changed_sources[uid]
     return (
-        f"source {uid!r} reads {now} streams now, and {before} in {snapshot.name} of job "
-        f"{snapshot.job!r}: its position does not say where each of them goes on. Give streams "
-        f"that were added a source and a uid of their own, and let {uid!r} read what it read "
-        f"before; or start it from its beginning knowingly, with "
+        f"source {uid!r} reads {now} streams, but {before} in {snapshot.name} of job "
+        f"{snapshot.job!r}: its position does not apply to all of them. Read added streams with "
+        f"a new source that has its own uid, and let {uid!r} read the same streams as before; or "
+        "explicitly start it at its initial position with "
         f"allow_non_restored_state=[{written_name(was)}]"
     )
 
@@ -70,41 +70,43 @@ def _unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     """Why promised output of a sink that is gone cannot be committed, and what to do."""
     name = written_name(uid)
     return (
-        f"{snapshot.name} of job {snapshot.job!r} has promised output of {snapshot.describe(uid)}, "
-        f"which is not committed yet, and the program has no such sink. Give the sink this uid "
-        f"again; or say what it is called now with renames={{{name}: ...}}; or settle it first "
-        f"with `turnback transactions commit {snapshot.job}`; or leave the output out knowingly, "
-        f"with allow_non_restored_state=[{name}]"
+        f"{snapshot.name} of job {snapshot.job!r} has in-doubt output of "
+        f"{snapshot.describe(uid)}, which is not committed yet, and the program has no such "
+        f"sink. Give the sink this uid again; or map it to its new uid with renames={{{name}: "
+        f"...}}; or commit the output first with `turnback transactions commit {snapshot.job}`; "
+        f"or explicitly drop it with allow_non_restored_state=[{name}]"
     )
 
 
-def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
-    if not match.unclaimed:
+def _unclaimed_problem(snapshot: Snapshot, mapping: StateMapping) -> Iterator[str]:
+    if not mapping.unclaimed:
         return
     lines = [
         f"  state {s.schema.name!r} of {snapshot.describe(s.schema.uid)}"
         + (f": {_size(s)}" if _size(s) else "")
-        for s in match.unclaimed
+        for s in mapping.unclaimed
     ]
-    names = _drop_names(snapshot, match)
+    names = _drop_names(snapshot, mapping)
     yield (
-        f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
+        f"{snapshot.name} of job {snapshot.job!r} has state that no operator of the program "
+        "claims:\n"
         + "\n".join(lines)
-        + f"\nGive its operators these uids and states again; or say what they are called now with "
-        f"renames={{{names[0]}: ...}}; or drop it knowingly, with allow_non_restored_state=True "
-        f"whatever it is, or with allow_non_restored_state=[{', '.join(names)}] only this"
+        + "\nGive its operators these uids and states again; or map them to their new names with "
+        f"renames={{{names[0]}: ...}}; or explicitly drop all unclaimed state with "
+        "allow_non_restored_state=True, or only this state with "
+        f"allow_non_restored_state=[{', '.join(names)}]"
     )
 
 
 def _stranded_problem(snapshot: Snapshot, state: SavedState) -> str:
     """Why elements that wait cannot be processed, and what to do."""
     return (
-        f"{snapshot.name} of job {snapshot.job!r} has elements in the state {state.schema.name!r} "
-        f"of {snapshot.describe(state.schema.uid)} that wait for a slower stream, and the program "
-        f"cannot tell where they belong, or does not process them. They were read from their "
-        f"source already. Start the program with the streams that the operator had, let it take a "
-        f"checkpoint with this version of Turnback, and then change it; or end it with turnback "
-        f"stop --drain; or drop them knowingly, with "
+        f"{snapshot.name} of job {snapshot.job!r} has elements in the state "
+        f"{state.schema.name!r} of {snapshot.describe(state.schema.uid)} that wait for a slower "
+        "stream, but the program cannot assign them to a stream, or does not process them. They "
+        "have already been read from their source. Start the program with the streams that the "
+        "operator had, let it take a checkpoint with this version of Turnback, and then change "
+        "it; or end the job with turnback stop --drain; or explicitly drop the elements with "
         f"allow_non_restored_state=[{written_name(state.id)}]"
     )
 
@@ -116,9 +118,9 @@ def _has_rows(snapshot: Snapshot, state: SavedState) -> bool:
     return any(len(rows) for rows in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1))
 
 
-def _drop_names(snapshot: Snapshot, match: Match) -> list[str]:
+def _drop_names(snapshot: Snapshot, mapping: StateMapping) -> list[str]:
     """The shortest names, as they are written in a program, of all that is unclaimed."""
-    unclaimed = [s.id for s in match.unclaimed]
+    unclaimed = [s.id for s in mapping.unclaimed]
     claimed = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
     return list(dict.fromkeys(written_name(id if id[0] in claimed else id[0]) for id in unclaimed))
 
@@ -154,13 +156,9 @@ class Subject(Enum):
 
 
 class CheckRow(msgspec.Struct, frozen=True, rename={"subject": "what"}):
-    """One line of a report.
+    """One line of a report; it is `blocking` if the job would refuse to start because of it.
 
-    Attributes:
-        uid: Operator or source: of the snapshot where it is unclaimed, else of the program.
-        state: Name of the state, for states.
-        reason: Why, and what can be done about it.
-        blocking: Whether the job would refuse to start because of it.
+    The uid is that of the snapshot where something is unclaimed, else of the program.
     """
 
     subject: Subject
@@ -173,11 +171,9 @@ class CheckRow(msgspec.Struct, frozen=True, rename={"subject": "what"}):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What would happen if a program were started from a snapshot.
+    """What would happen if a program were started from a snapshot of a job.
 
-    Attributes:
-        job: The job that took the snapshot.
-        rows: States in the order of the program, then those nothing claims, then all else.
+    The rows are states in the order of the program, then those nothing claims, then all else.
     """
 
     snapshot: str
@@ -230,39 +226,39 @@ def check(
     Runs and reads nothing, but asks sources such as Kafka whether they still have what comes next.
     """
     program = program_of(plan, streams)
-    match = match_program(snapshot, program, renames, allow)
-    redefined = _redefined(plan, match)
+    mapping = match_program(snapshot, program, renames, allow)
+    redefined = _redefined(plan, mapping)
     if redefined:
-        match = match_program(snapshot, program, renames, allow, redefined)
+        mapping = match_program(snapshot, program, renames, allow, redefined)
     rows = [
-        *_states(plan, match),
-        *_unknown(plan, match),
-        *_unclaimed(program, snapshot, match),
-        *_stranded(snapshot, match),
-        *_sources(plan, snapshot, match),
-        *_sinks(snapshot, match),
+        *_states(plan, mapping),
+        *_unknown(plan, mapping),
+        *_unclaimed(program, snapshot, mapping),
+        *_stranded(snapshot, mapping),
+        *_sources(plan, snapshot, mapping),
+        *_sinks(snapshot, mapping),
         *_key_groups(plan, snapshot),
-        *_parallelism(plan, snapshot, match),
+        *_parallelism(plan, snapshot, mapping),
     ]
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
 
 
-def _redefined(plan: Plan, match: Match) -> set[StateId]:
+def _redefined(plan: Plan, mapping: StateMapping) -> set[StateId]:
     """The states of a program that stand for something else than what is stored."""
     found = set()
     for op in plan.operators():
         for name, descriptor in known_states(op).items() if op.is_stateful else ():
-            stored = match.states.get((op.uid, name))
+            stored = mapping.states.get((op.uid, name))
             if stored is not None and is_redefined(stored.schema, descriptor):
                 found.add((op.uid, name))
     return found
 
 
-def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:
+def _states(plan: Plan, mapping: StateMapping) -> Iterator[CheckRow]:
     for op in plan.operators():
         for name, descriptor in known_states(op).items() if op.is_stateful else ():
-            stored = match.states.get((op.uid, name))
-            if (op.uid, name) in match.anew:
+            stored = mapping.states.get((op.uid, name))
+            if (op.uid, name) in mapping.anew:
                 reason = "starts empty, because its definition has changed"
                 yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, reason)
             elif stored is None:
@@ -292,41 +288,41 @@ def _renamed(stored: SavedState, id: StateId) -> str:
     return "" if stored.id == id else f"from {written_name(stored.id)}"
 
 
-def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
+def _unknown(plan: Plan, mapping: StateMapping) -> Iterator[CheckRow]:
     operators = {op.uid: op for op in plan.operators()}
-    for id in sorted(match.undecided):
+    for id in sorted(mapping.undecided):
         operator = operators[id[0]]
-        if match.states[id].schema.kind in OPERATOR_KINDS:
-            advice = "may ask for it in initialize_state(), which is known only when it runs"
+        if mapping.states[id].schema.kind in OPERATOR_KINDS:
+            advice = "may request it in initialize_state(), which is known only at run time"
         else:
             advice = (
-                "may ask for it in open(), which is known only when it runs; declare it as a class "
-                "attribute to know before"
+                "may request it in open(), which is known only at run time; declare it as a "
+                "class attribute to know beforehand"
             )
         advice = f"{type(user_function(operator.function)).__name__} {advice}"
-        reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
+        reason = "; ".join(p for p in (_renamed(mapping.states[id], id), advice) if p)
         yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
 
 
-def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _unclaimed(program: Program, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     for stored in snapshot.states:
-        if stored in match.dropped:
+        if stored in mapping.dropped:
             reason = "dropped, as allowed"
-        elif stored in match.unclaimed:
+        elif stored in mapping.unclaimed:
             reason = (
-                f"{_why_unclaimed(stored, program, match)}; rename it, or allow "
+                f"{_why_unclaimed(stored, program, mapping)}; rename it, or allow "
                 f"{written_name(stored.id)} to be dropped"
             )
         else:
             continue
         if _size(stored):
             reason += f" ({_size(stored)})"
-        blocking = stored in match.unclaimed
+        blocking = stored in mapping.unclaimed
         yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
 
 
-def _stranded(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
-    for stored in match.stranded:
+def _stranded(snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
+    for stored in mapping.stranded:
         if stored.rows != 0:
             # How many wait in a checkpoint is known only when it is read.
             blocking = stored.rows is not None
@@ -335,10 +331,10 @@ def _stranded(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
             yield CheckRow(Subject.STATE, *stored.id, verdict, reason, blocking)
 
 
-def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
+def _why_unclaimed(stored: SavedState, program: Program, mapping: StateMapping) -> str:
     """Why nothing claims a state, and what it may be called now."""
     uid, name = stored.id
-    now = next((new for new, old in match.operators.items() if old == uid), None)
+    now = next((new for new, old in mapping.operators.items() if old == uid), None)
     if now is None:
         what = "no operator has this uid"
         names = list(program.states)
@@ -349,7 +345,7 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
         what = f"operator {now!r} has no such state"
         names = sorted(program.states[now])
     near = get_close_matches(uid if now is None else name, names, 1, 0.5)
-    return f"{what} (is it {near[0]!r} now?)" if near else what
+    return f"{what} (renamed to {near[0]!r}?)" if near else what
 
 
 def check_position(source: SourcePlan, name: str, position: SourcePosition | None) -> list[str]:
@@ -362,21 +358,24 @@ def check_position(source: SourcePlan, name: str, position: SourcePosition | Non
     return list(notes or ())
 
 
-def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _sources(plan: Plan, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     for source in plan.sources:
         uid = source.uid
-        old = match.sources.get(uid)
+        old = mapping.sources.get(uid)
         verdict = Verdict.RESTORED
         reason = "" if old == uid else f"from {old!r}"
         if old is None:
             verdict = Verdict.NEW
-            reason = "starts at its beginning"
-        elif uid in match.changed_sources:
+            reason = "starts at its initial position"
+        elif uid in mapping.changed_sources:
             verdict = Verdict.INCOMPATIBLE
-            reason = _changed_source_problem(snapshot, match, uid)
-        elif uid in match.rewound_sources:
+            reason = _changed_source_problem(snapshot, mapping, uid)
+        elif uid in mapping.rewound_sources:
             verdict = Verdict.NEW
-            reason = "reads another number of streams, so starts at its beginning, as allowed"
+            reason = (
+                "reads a different number of streams, so it starts at its initial position, "
+                "as allowed"
+            )
         if verdict is Verdict.RESTORED and source.check is not None and old is not None:
             try:
                 notes = check_position(source, f"source {uid!r}", snapshot.sources[old])
@@ -389,17 +388,20 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
                 reason = str(error)
         blocking = verdict is Verdict.INCOMPATIBLE
         yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
-    for uid in match.lost_sources:
-        reason = "no source has this uid, so its position is dropped; rename it if it is still read"
+    for uid in mapping.lost_sources:
+        reason = (
+            "no source has this uid, so its position is dropped; if it is still read under "
+            "another uid, rename it"
+        )
         yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
 
 
-def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
-    for uid in match.unclaimed_sinks:
+def _sinks(snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
+    for uid in mapping.unclaimed_sinks:
         reason = _unclaimed_sink_problem(snapshot, uid)
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
-    for uid in match.dropped_sinks:
-        reason = "promised output that is not committed yet is left out, as allowed"
+    for uid in mapping.dropped_sinks:
+        reason = "in-doubt output is dropped, as allowed"
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
 
 
@@ -408,16 +410,16 @@ def _key_groups(plan: Plan, snapshot: Snapshot) -> Iterator[CheckRow]:
     now = plan.max_parallelism
     if was != now:
         reason = (
-            f"the snapshot has {was} key groups, the program {now}; call "
+            f"the snapshot has {was} key groups, but the program has {now}; call "
             f"set_max_parallelism({was}), or rewrite the savepoint offline for {now}"
         )
         yield CheckRow(Subject.KEY_GROUPS, "", "", Verdict.INCOMPATIBLE, reason, True)
 
 
-def _parallelism(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+def _parallelism(plan: Plan, snapshot: Snapshot, mapping: StateMapping) -> Iterator[CheckRow]:
     before = {op.uid: op.parallelism for op in snapshot.operators}
     for op in plan.operators():
-        was = before.get(match.operators.get(op.uid, ""))
+        was = before.get(mapping.operators.get(op.uid, ""))
         if op.is_stateful and was is not None and was != op.parallelism:
             reason = f"parallelism changes from {was} to {op.parallelism}"
             yield CheckRow(Subject.OPERATOR, op.uid, "", Verdict.INFO, reason)

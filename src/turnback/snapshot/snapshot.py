@@ -38,13 +38,10 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint or a savepoint, and where it is.
+    """A checkpoint or a savepoint, and the storage where it is: the job's directory or its own.
 
-    Attributes:
-        document: The manifest of a checkpoint, or the metadata of a savepoint.
-        storage: Where its files are: the job's directory or the savepoint's.
-        promised: Output it holds that is not known to be committed, by sink; only of the job's own
-            checkpoints, because other jobs settle theirs themselves.
+    `promised` is the output it holds that is not known to be committed, by sink; only of the job's
+    own checkpoints, because other jobs settle theirs themselves.
     """
 
     document: Manifest | SavepointMetadata = field(repr=False)
@@ -197,7 +194,7 @@ def _hint(given: str, names: Collection[str]) -> str:
     near = get_close_matches(str(given), names, 1, 0.5)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(map(repr, sorted(names))) or 'no state at all'}"
+    return f"available: {', '.join(map(repr, sorted(names))) or 'none'}"
 
 
 # -- for people
@@ -267,11 +264,7 @@ class FileProblem(msgspec.Struct, frozen=True):
 
 
 def verify_snapshot(snapshot: Snapshot, on_progress: OnProgress | None = None) -> list[FileProblem]:
-    """Read every file of a snapshot and compare it with what was recorded.
-
-    Returns:
-        What is wrong, nothing if it can be restored.
-    """
+    """Read every file of a snapshot and compare it with what was recorded; return what is wrong."""
     return verify_files(storage_of(snapshot.storage), snapshot.files(), on_progress)
 
 
@@ -331,9 +324,8 @@ def spans_of(
 class StoredRows:
     """One state of a snapshot, to be read in tasks.
 
-    Attributes:
-        parts: Its Parquet files, in a savepoint.
-        files: The state files, among others with its rows, in a checkpoint.
+    The parts are its Parquet files, in a savepoint; in a checkpoint the state files have its rows
+    among others.
     """
 
     schema: StateSchema

@@ -159,10 +159,9 @@ def _windows(body: Bytes, dtype: str) -> npt.NDArray[Any]:
 class _Forms:
     """The forms in which numbers are written, lengths of text among them.
 
-    Args:
-        forms: Of each form the least number it is for, its first byte, and the type of the number
-            after that; without such a type the number is added to the first byte.
-        small: The numbers that are written in the first byte.
+    Of each form there is the least number it is for, its first byte, and the type of the number
+    after that; without such a type the number is added to the first byte. The `small` numbers are
+    written in the first byte.
     """
 
     def __init__(self, *forms: tuple[int, int, str | None], small: range = range(0)) -> None:
@@ -286,7 +285,6 @@ def _to_singles(numbers: Numbers) -> npt.NDArray[np.float32]:
 
 
 def _sequence(lengths: _Forms, arrow: pa.DataType) -> PackedColumn:
-    """Return the column of text or bytes."""
 
     def read(rows: _Rows) -> pa.Array:
         sizes, nulls = lengths.read(rows)
@@ -398,13 +396,7 @@ _MAX_DIGITS = 4000  # Python refuses to convert much more than that
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """The column of values of one type.
-
-    Attributes:
-        hint: The type msgspec decodes from the stored bytes; None is always allowed besides.
-        to_arrow: Makes a column of what msgspec has decoded.
-        to_values: Makes of a column what msgspec encodes.
-    """
+    """The column of values of one type; values are what msgspec decodes as `hint`, or None."""
 
     arrow: pa.DataType
     hint: Any
@@ -415,12 +407,9 @@ class StateColumn:
 class ColumnCodec:
     """Translates stored values of one type, a column of bytes, into a typed column and back.
 
-    Both ways are exact to the byte, with one exception: a decimal comes back with all the places
-    of its type, 1.5 as 1.50, and never as -0. Keys are stored like that in the first place.
-
-    Args:
-        type_: The type of the values.
-        required: There is no null among them, at any depth; for keys.
+    Both ways are exact to the byte, with one exception: a decimal comes back with all the places of
+    its type, 1.5 as 1.50, and never as -0. Keys are stored like that in the first place, and
+    `required`: there is no null among them, at any depth.
     """
 
     def __init__(self, type_: TypeInfo, *, required: bool = False) -> None:
@@ -443,7 +432,7 @@ class ColumnCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         if self._required and _holds_null(column):
-            raise ElementTypeError("null cannot be a key, nor be part of one")
+            raise ElementTypeError("null cannot be a key or part of one")
         if self._packed is not None:
             try:
                 return self._packed.pack(column)
@@ -528,7 +517,7 @@ def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> Non
     extremes = pc.min_max(numbers)
     for value in (extremes["min"].as_py(), extremes["max"].as_py()):
         if value is not None and not low <= value <= high:
-            raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
+            raise type_mismatch(value, type_, f"it is not between {low} and {high}")
 
 
 def _time(type_: TypeInfo) -> StateColumn:
@@ -568,7 +557,7 @@ def _digits(stored: int | bytes) -> str:
 
 def _number(text: str, type_: TypeInfo) -> int | bytes:
     if not _INTEGER.fullmatch(text):
-        raise type_mismatch(text, type_, "expected the digits of an integer")
+        raise type_mismatch(text, type_, "expected an integer")
     number = int(text) if len(text) < _MAX_DIGITS else int(Decimal(text))
     return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
 
@@ -675,17 +664,14 @@ class StateTable:
     live.
 
     Rows to typed and back gives the same bytes, except that decimals in values come back with all
-    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
-    the list sorts by, so elements added later come last only in epochs after those stored.
-
-    Raises:
-        IncompatibleStateError: This version knows no such state.
+    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what the
+    list sorts by, so elements added later come last only in epochs after those stored.
     """
 
     def __init__(self, schema: StateSchema) -> None:
         self.schema = schema
         if schema.kind not in KINDS:
-            raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
+            raise self._unusable(f"its kind {schema.kind!r} is not one of {', '.join(KINDS)}")
         try:
             types = schema.key.codec().types
             sub = type_from_descriptor(schema.sub) if schema.kind in MAP_KINDS else None
@@ -720,7 +706,6 @@ class StateTable:
         return self._translated(typed, self._row_columns, ROWS)
 
     def key_bytes(self, typed: pa.Table) -> pa.Array:
-        """Return the keys of a typed table as bytes."""
         return self._column("key", self._key.encode, typed["key"].combine_chunks())
 
     def _translated(
@@ -747,7 +732,7 @@ class StateTable:
     def _row_columns(self, typed: dict[str, pa.Array]) -> list[pa.Array]:
         groups = typed["key_group"]
         if groups.null_count or (len(groups) and pc.min(groups).as_py() < 0):
-            raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
+            raise self._wrong("key_group", "every row needs a key group, which must be 0 or more")
         subs = pa.nulls(len(groups), pa.binary())
         if self._sub is not None:
             columns = [typed[f.name] for f in self._sub.fields]
@@ -811,7 +796,7 @@ def _sub_columns(kind: str, type_: TypeInfo | None) -> _SubColumns | None:
 def _to_positions(subs: pa.Array) -> pa.Array:
     lengths = pc.min_max(pc.binary_length(subs))
     if subs.null_count or {lengths["min"].as_py(), lengths["max"].as_py()} - {12, None}:
-        raise ValueError("a list position has to have 12 bytes")
+        raise ValueError("a list position must have 12 bytes")
     fixed = subs.cast(pa.binary(12))
     stored = np.frombuffer(fixed.buffers()[1] or b"", _POSITION)
     stored = stored[fixed.offset : fixed.offset + len(fixed)]

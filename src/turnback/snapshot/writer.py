@@ -103,9 +103,9 @@ class SavepointDraft(Generic[S, P]):
             if other.uid == schema.uid and other.id != schema.id and other.key != schema.key:
                 raise StateError(
                     f"state {schema.name!r} of operator {schema.uid!r} would have the keys "
-                    f"{schema.key}, its state {other.name!r} has {other.key}: all states of "
-                    f"an operator have the keys of its stream. Give both the same ones, or remove "
-                    f"{other.name!r} first"
+                    f"{schema.key}, but its state {other.name!r} has {other.key}: all states of "
+                    "an operator have the keys of its stream. Give both the same keys, or "
+                    f"remove {other.name!r} first"
                 )
         self.states[schema.id] = (schema, content)
 
@@ -125,7 +125,7 @@ class SavepointDraft(Generic[S, P]):
         check_state(self._name, self.states, uid, old)
         check_state_name(new)
         if old != new and (uid, new) in self.states:
-            raise StateError(f"operator {uid!r} has a state {new!r} already; remove it first")
+            raise StateError(f"operator {uid!r} already has a state {new!r}; remove it first")
         self._move({(uid, old): (uid, new)})
 
     def change_uid(self, old: str, new: str) -> None:
@@ -136,8 +136,8 @@ class SavepointDraft(Generic[S, P]):
             check_operator(self._name, [*self.states, *((uid, "") for uid in known)], old)
         if new != old and new in known:
             raise StateError(
-                f"{self._name} has an operator {new!r} already; remove it or give it another uid "
-                f"first"
+                f"{self._name} already has an operator {new!r}; remove it or give it another uid "
+                "first"
             )
         uids = set(self.operators)
         self._move({id: (new, id[1]) for id in self.states if id[0] == old})
@@ -173,7 +173,7 @@ class SavepointDraft(Generic[S, P]):
         dropped = set(uids)
         for uid in sorted(dropped - known):
             raise ConfigurationError(
-                f"{self._name} has no position of a source {uid!r}; it has those of "
+                f"{self._name} has no position of source {uid!r}; available: "
                 f"{', '.join(map(repr, sorted(known))) or 'none'}"
             )
         operators = set(self.operators)
@@ -210,10 +210,8 @@ PARTS = pa.schema([pa.field("part", pa.binary())])
 class RowEncoder:
     """Turns typed columns into rows of bytes; refuses what cannot be state.
 
-    Attributes:
-        grouped: The column ``key_group`` is right already; else it is computed here.
-        last_epoch: The savepoint's, for rows that come from a user; None for rows that were
-            state before.
+    If they are `grouped`, the column ``key_group`` is right already; else it is computed here. The
+    savepoint's last epoch is for rows that come from a user; None for rows that were state before.
     """
 
     state: StateSchema
@@ -247,16 +245,16 @@ class RowEncoder:
     def _check(self, typed: pa.Table, last_epoch: int) -> None:
         if self.state.sub is None and typed["value"].null_count:
             raise StateError(
-                f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
-                f"value is one that is not there"
+                f"{self.state.title}: a value is null; to leave a key without a value, omit its row"
             )
         if self.state.kind in LIST_KINDS and typed.num_rows:
             greatest = pc.max(typed["position"]).as_py()
             if greatest is not None and greatest >> 32 > last_epoch:
                 raise StateError(
-                    f"{_title(self.state)}: the position {greatest} is of epoch {greatest >> 32}, "
-                    f"after the last one of the savepoint, {last_epoch}: elements that are added "
-                    f"later would not come last. Number the elements of each key 0, 1, 2 and so on"
+                    f"{self.state.title}: the position {greatest} belongs to epoch "
+                    f"{greatest >> 32}, which is after the last epoch of the savepoint, "
+                    f"{last_epoch}: elements added later would not be last. Number the elements "
+                    "of each key 0, 1, 2 and so on"
                 )
 
 
@@ -304,8 +302,8 @@ class StateWriter:
         for name in names[2 : names.index("value")]:
             key = f"the {name.replace('_', ' ')} {row[name]!r:.80} of {key}"
         raise StateError(
-            f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
-            f"with dropDuplicates or by aggregating"
+            f"{self.state.title}: there are two rows for {key}; keep one of them, for example "
+            f"with dropDuplicates or an aggregation"
         )
 
 
@@ -339,10 +337,6 @@ class SpanCopier:
     def run(self) -> tuple[StatePart, ...]:
         rows = self.stored.typed(*self.span)
         return write_parts(storage_of(self.target), self.state, rows, self.writer)
-
-
-def _title(state: StateSchema) -> str:
-    return f"state {state.name!r} of operator {state.uid!r}"
 
 
 def copy_source_log(
@@ -386,11 +380,7 @@ class _FilesTask:
 
 @dataclass(frozen=True)
 class ExportTask(_FilesTask):
-    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives.
-
-    Attributes:
-        limits: What has expired, and is left out.
-    """
+    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives."""
 
     limits: Limits = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from turnback.sinks.ownership import SinkIdentity
 from turnback.sinks.staged_elements import StagedFiles, StagedPart
 from turnback.sinks.write_ahead import StagedOutput, VersionRecords, WriteAheadSink
 from turnback.spark.session import spark_session
-from turnback.spark.worker import map_batches, spark_job
+from turnback.spark.worker import map_batches, numbers_frame, spark_job
 from turnback.values.columns import stream_schema
 from turnback.values.typeinfo import TypeInfo
 
@@ -130,10 +130,7 @@ def _frame(spark: SparkSession, ctx: CommitterContext, output: StagedOutput) -> 
     # Tasks cannot use, nor always be sent, what tells the driver of attempts and other jobs.
     of_task = replace(ctx, attempts=None, other_jobs=None, promised=None)
     reader = StagedReader(of_task, output.type, output.parts)
-    # Not `spark.range`, whose known small size Spark would take for that of what is read.
-    count = len(reader.parts)
-    numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
-    return map_batches(spark.createDataFrame(numbers, "number int", verifySchema=False), reader)
+    return map_batches(numbers_frame(spark, len(reader.parts)), reader)
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,11 @@ from turnback.spark.sources import (
     stream_counts,
     union_sources,
 )
-from turnback.spark.worker import LevelTask, close_functions, run_tasks, send_orders, spark_job
+from turnback.spark.worker import LevelTask, close_functions, run_tasks, send_commands, spark_job
 from turnback.storage.base import Storage
 from turnback.values.columns import stream_columns, stream_ddl
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, decode_error
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, decode_barrier, decode_error
 from turnback.worker.program import (
     CHANNEL,
     CONTROL,
@@ -108,7 +108,7 @@ def epoch_frame(sources: DataFrame, plan: Plan) -> DataFrame:
     """The stream of acknowledgements: level after level over the stream of all sources.
 
     Before each level is a shuffle, but not before one that reads the sources. It is the same in
-    every epoch, so Spark has to build nothing anew; what differs is in the orders.
+    every epoch, so Spark has to build nothing anew; what differs is in the commands.
     """
     frame = sources
     for program in level_programs(plan):
@@ -172,11 +172,7 @@ their names; those are in our list of files seen anyway."""
 
 
 class SparkEngine:
-    """Runs jobs on a Spark session.
-
-    Raises:
-        ConfigurationError: Jobs cannot run on this Spark.
-    """
+    """Runs jobs on a Spark session, unless `check_spark` refuses it."""
 
     def __init__(self, spark: SparkSession) -> None:
         check_spark(spark)
@@ -320,18 +316,18 @@ class SparkEpochInput:
     source_positions: Positions
     has_run: bool = False
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
         frame = self.batch.anew() if self.has_run else self.batch.frame
         self.has_run = True
         self._new_files()  # notes how large they are, before tasks read them
         self.limit.apply(frame.sparkSession)
         try:
-            barriers = _collect(frame, description, orders, collect_controls)
+            barriers = _collect(frame, description, commands, collect_controls)
         except Exception as error:
-            told = malformed_record(error) or unreadable_file(error, self._new_files)
-            if told is None:
+            explained = malformed_record(error) or unreadable_file(error, self._new_files)
+            if explained is None:
                 raise
-            raise told from None
+            raise explained from None
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers
@@ -367,9 +363,9 @@ class EmptyInput:
     spark: SparkSession
     plan: Plan
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
         frame = epoch_frame(no_sources(own_session(self.spark), self.plan), self.plan)
-        return _collect(frame, description, orders, _controls)
+        return _collect(frame, description, commands, _controls)
 
     def source_tasks(self) -> int:
         return 1
@@ -391,17 +387,17 @@ def _controls(frame: DataFrame) -> list[bytes]:
 def _collect(
     frame: DataFrame,
     description: str,
-    orders: Sequence[Order],
+    commands: Sequence[EpochCommand],
     collect: Callable[[DataFrame], list[bytes]],
 ) -> list[Barrier]:
     """Run the levels; return the barriers of the last."""
     context = frame.sparkSession.sparkContext
     try:
-        with spark_job(frame.sparkSession, description), send_orders(context, orders):
+        with spark_job(frame.sparkSession, description), send_commands(context, commands):
             controls = collect(frame)
     except Exception as e:
         if OUTPUT_LOST in str(e):
-            raise EpochConflictError("output of tasks that others had read was lost") from None
+            raise EpochConflictError("output of tasks that other tasks had read was lost") from None
         cause = decode_error(e)
         if isinstance(cause, EpochConflictError):
             raise cause from None
@@ -445,9 +441,7 @@ def unreadable_file(
 ) -> SourceError | None:
     """What to say of an error of Spark that is about an input file; None if it is not.
 
-    Args:
-        error: What Spark raised.
-        new_files: Returns what the epoch reads: new entries of sources' lists of files, by name.
+    `new_files` returns what the epoch reads: new entries of sources' lists of files, by name.
     """
     match = _FILE.search(str(error))
     if match is None:
@@ -456,9 +450,9 @@ def unreadable_file(
     names = (name for name, entries in new_files().items() if path in map(_path, entries))
     uid = next(names, "?").partition("#")[0]
     causes = _CAUSE.findall(str(error))
-    why = causes[-1].strip() if causes else "Spark does not say why"
+    why = causes[-1].strip() if causes else "Spark does not report the reason"
     return SourceError(
-        f"source {uid!r}: its file {path} cannot be read: {why}. Mend or remove the file"
+        f"source {uid!r}: cannot read its file {path}: {why}. Repair or remove the file"
     )
 
 

@@ -38,8 +38,7 @@ _RINGS = 1 << 16
 class WakeSignal:
     """One thread waits, any other may notify. Nobody may wait any more when it is closed.
 
-    Attributes:
-        hears_files: Whether it also wakes for directories; only Linux can do that here.
+    If it `hears_files` it also wakes for directories; only Linux can do that here.
     """
 
     def __init__(self) -> None:

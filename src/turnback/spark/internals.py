@@ -205,14 +205,10 @@ def streaming_query(
     bounded: bool,
     interval_ms: int,
 ) -> Iterator[StreamingQuery]:
-    """Run a streaming query until the end of the block.
+    """Run a streaming query until the end of the block; `scratch` is Spark's checkpoint directory.
 
-    Args:
-        frame: The plan of the query.
-        on_batch: Called with every micro-batch.
-        scratch: Spark's checkpoint directory.
-        bounded: Whether the query ends when all that is there now has been read.
-        interval_ms: Time between the starts of two batches; 0 for as fast as possible.
+    A `bounded` one ends when all that is there now has been read. Between the starts of two batches
+    is the interval; 0 for as fast as possible.
     """
     running: Future[StreamingQuery] = Future()  # the first batch may come before `start` returns
     writer = _in_own_session(frame).writeStream.foreachBatch(
@@ -326,11 +322,8 @@ class CheckpointLogs:
     """The offset log, the commit log and the logs of file sources in Spark's checkpoint directory.
 
     Positions are read from there after every batch, and written there to make a query go on from a
-    snapshot. There is no other way to ask Spark for either.
-
-    Args:
-        path: The directory.
-        leaves: The streams of the query in Spark's order, by name, each with its directory.
+    snapshot. There is no other way to ask Spark for either. The `leaves` are the streams of the
+    query in Spark's order, by name, each with its directory.
     """
 
     def __init__(self, path: Path, leaves: Mapping[str, str]) -> None:
@@ -338,11 +331,9 @@ class CheckpointLogs:
         self.leaves = leaves
 
     def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
-        """Make Spark go on from positions.
+        """Make Spark go on from positions; a leaf without one starts at its beginning.
 
-        Args:
-            offsets: Spark's offset of each leaf; a leaf without one starts at its beginning.
-            logs: For leaves that keep a list of files seen, the entries of that list.
+        `logs` are the entries of the lists of files seen, for leaves that keep one.
         """
         if all(offsets.get(leaf) is None for leaf in self.leaves):
             return  # a fresh start
@@ -360,11 +351,7 @@ class CheckpointLogs:
             self._write(f"commits/{batch}", _COMMIT)
 
     def offsets(self, batch: int) -> dict[str, str | None]:
-        """The position of every leaf after a batch, as Spark wrote it before running the batch.
-
-        Raises:
-            CheckpointError: The log is not as expected.
-        """
+        """The position of every leaf after a batch, as Spark wrote it before running the batch."""
         lines = (self.path / "offsets" / str(batch)).read_text().split("\n")
         positions = lines[2:]
         if lines[0] != "v1" or len(positions) != len(self.leaves):
@@ -423,8 +410,8 @@ def start_jvm() -> None:
 
 _DYING_S = 5.0
 _LIKELY = (
-    "The usual reason is memory: the system ran short of it (dmesg shows what the kernel has "
-    "killed), or the JVM needs more than spark.driver.memory"
+    "The usual reason is memory: the system ran out of it (dmesg shows what the kernel killed), "
+    "or the JVM needs more than spark.driver.memory"
 )
 
 
@@ -440,7 +427,7 @@ def lost_jvm(spark: SparkSession) -> str | None:
         if java_context is not None and not java_context.sc().isStopped():
             return None
     except (Py4JNetworkError, OSError):
-        how = "does not answer any more"
+        how = "no longer responds"
         process = vars(context._gateway).get("proc")  # None if this process is the JVM's child
         if process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -455,4 +442,4 @@ def unless_jvm_lost(what: str) -> Iterator[None]:
     try:
         yield
     except (Py4JNetworkError, OSError) as error:
-        _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
+        _LOG.info("skipped, because Spark's JVM does not respond: %s: %s", what, error)

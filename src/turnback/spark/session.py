@@ -93,7 +93,7 @@ def _sweep() -> None:
                 continue
             lock = DirectoryLock.take(directory)
         except OSError as error:
-            _LOG.debug("%s is left alone: %s", directory, error)
+            _LOG.debug("keeping %s: %s", directory, error)
             continue
         if lock is not None:
             lock.remove()
@@ -103,7 +103,7 @@ def _sweep() -> None:
 _OLDEST_JAVA = 17
 _HINT = (
     f"Install Java {_OLDEST_JAVA} or newer (for example Debian's openjdk-17-jre-headless, or "
-    f"Temurin {_OLDEST_JAVA}) and put it on PATH or name it in JAVA_HOME."
+    f"Temurin {_OLDEST_JAVA}) and put it on PATH or set JAVA_HOME."
 )
 _DEPLOY_MODE = "spark.submit.deployMode"
 _WORKER_PYTHON = "spark.pyspark.python"
@@ -114,28 +114,28 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def check_java() -> int:
     """Find Java and return its major version.
 
-    Raises:
-        ConfigurationError: It is missing or too old.
-        SparkUnavailableError: It does not start, which may be for want of memory.
+    Where it does not start, which may be for want of memory, that is `SparkUnavailableError`.
     """
     home = os.environ.get("JAVA_HOME")
     program = java_program()
     if program is None or not Path(program).exists():
-        where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is none on PATH"
-        raise ConfigurationError(f"Spark needs Java, and {where}. {_HINT}")
+        where = (
+            f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is no java on PATH"
+        )
+        raise ConfigurationError(f"Spark needs Java, but {where}. {_HINT}")
     done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     output = done.stderr + done.stdout
     if done.returncode:
         raise SparkUnavailableError(
-            f"Spark needs Java, and {program} -version {describe_exit(done.returncode)}: "
+            f"Spark needs Java, but {program} -version {describe_exit(done.returncode)}: "
             f"{output.strip() or 'it printed nothing'}"
         )
     version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None:
-        raise ConfigurationError(f"{program} -version does not answer as Java does. {_HINT}")
+        raise ConfigurationError(f"the output of {program} -version is not that of Java. {_HINT}")
     major = int(version[1])
     if major < _OLDEST_JAVA:
-        raise ConfigurationError(f"{program} is Java {major}, too old for Spark. {_HINT}")
+        raise ConfigurationError(f"{program} is Java {major}, which is too old for Spark. {_HINT}")
     return major
 
 
@@ -157,8 +157,8 @@ def spark_session(
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
         raise ConfigurationError(
-            f"SPARK_REMOTE is {remote!r}, and Turnback cannot run on Spark Connect: a job needs a "
-            "Spark driver in its own process. Unset SPARK_REMOTE"
+            f"SPARK_REMOTE is {remote!r}, but Turnback does not support Spark Connect: a job "
+            "needs a Spark driver in its own process. Unset SPARK_REMOTE"
         )
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -178,7 +178,7 @@ def spark_session(
     try:
         return _new_session(master, archive.use() | settings)
     except SparkUnavailableError as error:
-        _LOG.warning("starting again without an archive of classes: %s", error)
+        _LOG.warning("starting again without a class archive: %s", error)
         session = _new_session(master, settings)
         archive.give_up(str(error))  # it was not for want of memory
         return session
@@ -210,8 +210,8 @@ def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
             raise
         raise SparkUnavailableError(
-            f"Spark's JVM ended while it was started: {error} See what it printed before; "
-            f"the usual reason is memory."
+            f"Spark's JVM ended while starting: {error} See its output above; the usual reason "
+            "is memory."
         ) from error
 
 
@@ -254,11 +254,6 @@ def check_spark(spark: SparkSession) -> None:
 
     Other builds and patch releases than those that Turnback is tested on have to show with a small
     query that they behave alike, once for each Spark context. It costs a cold JVM seconds.
-
-    Raises:
-        ConfigurationError: It is a Spark Connect session, of an unknown version, or Spark does
-            not behave as `turnback.spark.internals` expects.
-        SparkUnavailableError: Spark's JVM is gone.
     """
     refuse_connect(spark)
     if spark.sparkContext in _checked:
@@ -276,23 +271,20 @@ def check_spark(spark: SparkSession) -> None:
         cause = error
     if problem is not None:
         raise ConfigurationError(
-            f"this Spark {spark.version} does not behave as Turnback needs: {problem}. Turnback "
-            f"runs on {_SUPPORTED} as Apache has released them"
+            f"this Spark {spark.version} does not behave as Turnback requires: {problem}. "
+            f"Turnback supports {_SUPPORTED} as released by Apache"
         ) from cause
     _checked.add(spark.sparkContext)
 
 
 def refuse_connect(session_or_frame: object) -> None:
-    """Refuse what belongs to Spark Connect, which has no driver of its own to run a job in.
-
-    Raises:
-        ConfigurationError: It does.
-    """
+    """Refuse what belongs to Spark Connect, which has no driver of its own to run a job in."""
     if type(session_or_frame).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(
-            "Turnback cannot run on Spark Connect: a job needs a Spark driver in its own process. "
-            "Unset SPARK_REMOTE, create the session with SparkSession.builder.master(...) instead "
-            "of remote(...), or start the program with spark-submit"
+            "Turnback does not support Spark Connect: a job needs a Spark driver in its own "
+            "process. Unset SPARK_REMOTE, create the session with "
+            "SparkSession.builder.master(...) instead of remote(...), or start the program with "
+            "spark-submit"
         )
 
 
@@ -300,7 +292,7 @@ def _check_version(version: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
         raise ConfigurationError(
-            f"this is Spark {version}, and Turnback runs on {_SUPPORTED}: install one of these, "
+            f"this is Spark {version}, but Turnback supports {_SUPPORTED}: install one of these, "
             f'for example with pip install "pyspark=={NEWEST[0]}.{NEWEST[1]}.*"'
         )
 
@@ -308,8 +300,8 @@ def _check_version(version: str) -> None:
 def _check_threads() -> None:
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
-            "PYSPARK_PIN_THREAD is set to something else than true, so Spark does not pass on to "
-            "tasks what they have to do: unset it before the program starts"
+            "PYSPARK_PIN_THREAD is not true, so Spark does not pass instructions on to tasks: "
+            "unset it before the program starts"
         )
 
 
@@ -339,14 +331,14 @@ def _try_restore(spark: SparkSession) -> str | None:
                 return f"a query over two files has not ended within {_WAIT_S} s"
         expected = len(SEEDED_BATCHES)
         if batches != [expected]:
-            return f"a query that goes on has run the batches {batches}, not batch {expected}"
+            return f"a resumed query has run the batches {batches}, not batch {expected}"
         if again != [1, 1]:
             return f"a batch of one row in one task, copied, has {again} rows and tasks"
         offset = logs.offsets(expected)["files"]
         entries = logs.log_entries("files", 0, 1) or []
         names = [Path(json.loads(e)["path"]).name for e in entries]
         if offset != '{"logOffset":1}' or names != ["new"]:
-            return f"a query that goes on has read {entries} up to {offset}"
+            return f"a resumed query has read {entries} up to {offset}"
         if any(logs.path.rglob("*.crc")):
             return "checksums are written beside the files of its checkpoint"
     return None
@@ -364,9 +356,6 @@ def settings_file(settings: Mapping[str, str]) -> Iterator[None]:
 
     A file of this kind replaces the defaults of the installation and what the user names in
     PYSPARK_SUBMIT_ARGS, so it begins with a copy of those.
-
-    Raises:
-        ConfigurationError: The file that PYSPARK_SUBMIT_ARGS names cannot be read.
     """
     before = os.environ.get(_ARGUMENTS)
     arguments, named = _without_file(shlex.split(before or _DEFAULT_ARGUMENTS))
@@ -422,7 +411,7 @@ def _content_of(named: str | None) -> bytes:
             return Path(named).read_bytes()
         except OSError as error:
             raise ConfigurationError(
-                f"{_ARGUMENTS} names the properties file {named}, which cannot be read: "
+                f"{_ARGUMENTS} contains the properties file {named}, which cannot be read: "
                 f"{error.strerror}"
             ) from error
     home = spark_home()

@@ -91,18 +91,19 @@ _COLLECTION = "turnback-collection"
 def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
     """Refuse files that cannot be read; return the type of their records."""
     if format not in FORMATS:
-        raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
+        raise PlanError(f"from_files: unknown format {format!r}; available: {', '.join(FORMATS)}")
     if not isinstance(type, RowTypeInfo):
-        raise PlanError(f"from_files: the schema must name columns, got {type}")
+        raise PlanError(f"from_files: the schema must have named columns, got {type}")
     if single_file(path):
         if Path(path).name[0] in "._":
             raise PlanError(
-                f"from_files: {path} is hidden, and Spark reads no file whose name begins with "
+                f"from_files: {path} is hidden: Spark does not read files whose names begin with "
                 "'.' or '_'; rename it"
             )
     elif "://" not in path and not Path(path).is_dir():
         raise PlanError(
-            f"from_files: {path} does not exist; name a file, or the directory the files arrive in"
+            f"from_files: {path} does not exist; specify a file, or the directory in which "
+            "the files arrive"
         )
     return type
 
@@ -120,10 +121,8 @@ def literal_pattern(text: str) -> str:
 class SourceFrame(NamedTuple):
     """A DataFrame as a source of a job.
 
-    Attributes:
-        whole: Whether all of its columns are read, whoever needs them.
-        partitioned: Whether every row says from which partition it comes.
-        ordered: Whether it is known in which order rows come.
+    All of its columns are read, whoever needs them, if it is `whole`; every row says from which
+    partition it comes if it is `partitioned`; rows come in a known order if it is `ordered`.
     """
 
     frame: Any
@@ -139,8 +138,8 @@ def check_streaming(frame: Any) -> None:
         raise PlanError(f"from_dataframe takes a DataFrame, got {type(frame).__name__}")
     if not frame.isStreaming:
         raise PlanError(
-            "from_dataframe takes a streaming DataFrame, and this one is static; "
-            "use spark.readStream instead of spark.read, or from_collection for small data"
+            "from_dataframe takes a streaming DataFrame, but this one is static; use "
+            "spark.readStream instead of spark.read, or from_collection for small data"
         )
 
 
@@ -252,7 +251,7 @@ def union_sources(plan: Plan) -> DataFrame:
 def no_sources(spark: SparkSession, plan: Plan) -> DataFrame:
     """What `union_sources` would give without any element, in one task, and not as a stream."""
     layout = source_layout(plan)
-    tags = [] if layout.bare else control(None, None, None, layout)
+    tags = [] if layout.bare else control(None, layout)
     columns = [*tags, *nulls(layout)]
     # Spark would leave out a task if it knew that there is nothing to read.
     return spark.range(0, 1, 1, 1).where("id > 0").select(*columns)
@@ -263,18 +262,12 @@ def nulls(layout: RowLayout) -> list[Column]:
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
-def control(
-    to: Column | None,
-    channel: int | None,
-    ctl: Column | None,
-    layout: RowLayout,
-    file: Sequence[Column] = (),
-) -> list[Column]:
+def control(channel: int | None, layout: RowLayout, file: Sequence[Column] = ()) -> list[Column]:
     """The control columns of a layout; `file` and its block are where an element comes from."""
     columns = [
-        (F.lit(None) if to is None else to).cast("int").alias(TO),
+        F.lit(None).cast("int").alias(TO),
         F.lit(channel).cast("int").alias(CHANNEL),
-        (F.lit(None) if ctl is None else ctl).cast("binary").alias(CONTROL),
+        F.lit(None).cast("binary").alias(CONTROL),
     ]
     if layout.timed:
         segment, block = file or (F.lit(None), F.lit(None))
@@ -309,7 +302,7 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
         columns[span.stop - 1] = malformed_column(source).alias(layout.fields[span.stop - 1][0])
     frame: DataFrame = source.dataframe
     file = _file_columns(frame) if layout.timed else ()
-    tags = [] if layout.bare else control(None, channel, None, layout, file)
+    tags = [] if layout.bare else control(channel, layout, file)
     return frame.select(*tags, *columns)
 
 
@@ -331,9 +324,9 @@ def _streams(source: SourcePlan) -> list[Any]:
     streams, stateful = streaming_nodes(source.dataframe)
     if stateful:
         raise PlanError(
-            f"source {source.uid!r}: its DataFrame holds state of Spark's own "
-            f"({', '.join(stateful)}), which cannot be part of a checkpoint; do that step "
-            "with key_by and process"
+            f"source {source.uid!r}: its DataFrame has Spark's own state "
+            f"({', '.join(stateful)}), which cannot be part of a checkpoint; use key_by and "
+            "process for that step"
         )
     return streams
 

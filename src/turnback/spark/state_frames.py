@@ -28,7 +28,7 @@ from turnback.snapshot.writer import (
     copy_source_log,
 )
 from turnback.spark.internals import only_reads
-from turnback.spark.worker import map_batches, run_tasks, spark_job
+from turnback.spark.worker import map_batches, numbers_frame, run_tasks, spark_job
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema
 from turnback.values.hints import as_type
@@ -49,11 +49,8 @@ def state_frame(
     `StateReader` what the list sorts by, `EntryReader` bytes that can be compared.
     """
     spans = tuple(reading_spans(stored, max_parallelism))
-    # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
-    # collect whole states in the driver to broadcast them.
-    numbers = spark.sparkContext.parallelize([(i,) for i in range(len(spans))], len(spans))
-    frame = spark.createDataFrame(numbers, "number int", verifySchema=False)
-    return map_batches(frame, replace(reader or NumberedReader(stored, ()), spans=spans))
+    reader = replace(reader or NumberedReader(stored, ()), spans=spans)
+    return map_batches(numbers_frame(spark, len(spans)), reader)
 
 
 def view_session(
@@ -74,18 +71,15 @@ def view_session(
 def check_only_reads(spark: SparkSession, sql: str) -> None:
     """Refuse SQL that would write, create or set something: `ConfigurationError`."""
     if not only_reads(spark, sql):
-        raise ConfigurationError("a snapshot is only read: write one SELECT")
+        raise ConfigurationError("snapshots are read-only: use a single SELECT")
 
 
 def check_columns(
     frame: DataFrame, schema: StateSchema, key_columns: tuple[str, ...] | None = None
 ) -> DataFrame:
-    """The columns of a state, without key groups, out of a user's DataFrame.
+    """The columns of a state, without key groups, out of a user's DataFrame, if they fit.
 
     The key is one column, ``key``, unless `key_columns` make it up. Other columns are left out.
-
-    Raises:
-        StateError: A column is missing or of another type.
     """
     wanted = {field.name: as_type(field.type) for field in StateTable(schema).arrow_schema}
     del wanted["key_group"]
@@ -98,21 +92,17 @@ def check_columns(
         if actual != type_:
             raise StateError(
                 f"{schema.title}: column {name!r} is {actual}, expected {type_}; cast it, or "
-                f"declare the state with the type it has"
+                "declare the state with that type"
             )
         selected.append(F.col(quote_name(name)))
     return frame.select(*selected)
 
 
 def column_type(frame: DataFrame, name: str, state: str) -> TypeInfo:
-    """The type of a user's column.
-
-    Raises:
-        StateError: It is missing, or has a type that state cannot have.
-    """
+    """The type of a user's column, if it is there and state can have it."""
     if name not in frame.columns:
         raise StateError(
-            f"{state}: there is no column {name!r}, only "
+            f"{state}: there is no column {name!r}; the columns are "
             f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
         )
     try:
@@ -126,7 +116,7 @@ def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...])
     for name, type_ in zip(columns, types, strict=True):
         if column_type(frame, name, schema.title) != type_ or not _is_native(type_):
             raise StateError(
-                f"{schema.title}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{schema.title}: {name!r} cannot be a key column, because a savepoint stores "
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:
@@ -140,9 +130,7 @@ def with_key_groups(
 ) -> tuple[DataFrame, bool]:
     """Put the key group before the columns of a state, if Spark can compute it.
 
-    Returns:
-        The columns of the state, and whether the key group is right; if not, it has to be
-        computed in tasks, row by row.
+    Returns the columns, and whether the key group is right; if not, tasks compute it, row by row.
     """
     types = schema.key.type_infos()
     by_spark = schema.key.columns and all(map(_is_native, types))

@@ -34,12 +34,12 @@ from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
-    Order,
+    EpochCommand,
     TaskName,
+    decode_command,
     decode_error,
-    decode_order,
+    encode_command,
     encode_error,
-    encode_order,
 )
 from turnback.worker.program import load_program
 from turnback.worker.shared_storage import require_shared_storage
@@ -49,35 +49,35 @@ _PROPERTY = "turnback.order."
 
 
 @contextmanager
-def send_orders(context: SparkContext, orders: Sequence[Order]) -> Iterator[None]:
-    """Give orders, one per level, to the tasks of the Spark jobs that this thread runs."""
+def send_commands(context: SparkContext, commands: Sequence[EpochCommand]) -> Iterator[None]:
+    """Give commands, one per level, to the tasks of the Spark jobs that this thread runs."""
     with ExitStack() as undo:
-        for level, order in enumerate(orders):
+        for level, command in enumerate(commands):
             key = f"{_PROPERTY}{level}"
-            text = encode_order(order)
-            if len(text) > LARGE and not order.storage.inline:
-                storage = storage_of(order.storage)
-                path = f"state/{order.attempt}/order-{uuid.uuid4().hex}"
+            text = encode_command(command)
+            if len(text) > LARGE and not command.storage.inline:
+                storage = storage_of(command.storage)
+                path = f"state/{command.attempt}/order-{uuid.uuid4().hex}"
                 storage.put(path, text.encode())
                 undo.callback(storage.delete, path)
-                text = json.dumps({"path": path, **vars(order.storage)})
+                text = json.dumps({"path": path, **vars(command.storage)})
             undo.callback(context.setLocalProperty, key, None)  # type: ignore[arg-type]
             context.setLocalProperty(key, text)
         yield
 
 
-def read_order(context: TaskContext, level: int) -> Order:
-    """The order for the tasks of a level, in one of them."""
+def read_command(context: TaskContext, level: int) -> EpochCommand:
+    """The command for the tasks of a level, in one of them."""
     text = context.getLocalProperty(f"{_PROPERTY}{level}")
     assert text is not None, "this task was started by another query"
-    return _read_file(text) if text.startswith("{") else decode_order(text)
+    return _read_file(text) if text.startswith("{") else decode_command(text)
 
 
 @lru_cache(maxsize=4)
-def _read_file(text: str) -> Order:
+def _read_file(text: str) -> EpochCommand:
     reference = json.loads(text)
     path = reference.pop("path")
-    return decode_order(storage_of(StorageRef(**reference)).get(path).decode())
+    return decode_command(storage_of(StorageRef(**reference)).get(path).decode())
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -146,6 +146,16 @@ def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
     return frame.mapInArrow(_Marked(task).__call__, stream_ddl(as_type(task.schema)))
 
 
+def numbers_frame(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers up to a count, each in a partition of its own, for tasks that read something.
+
+    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    collect that in the driver to broadcast it.
+    """
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
+    return spark.createDataFrame(numbers, "number int", verifySchema=False)
+
+
 @dataclass(frozen=True)
 class _Marked:
     task: BatchTask
@@ -163,9 +173,6 @@ def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]
 
     They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
     would have to be started, and load everything, besides those that are there.
-
-    Raises:
-        TurnbackError: What a task raised, without Spark's stack trace around it.
     """
     if not tasks:
         return []
@@ -196,7 +203,7 @@ def start_workers(spark: SparkSession) -> None:
         try:
             run_tasks(spark, "start workers", [_Nothing()] * context.defaultParallelism)
         except Exception as e:  # noqa: BLE001 - what follows fails likewise, and says so
-            _LOG.debug("workers were not started ahead: %s", e)
+            _LOG.debug("cannot start workers in advance: %s", e)
 
     threading.Thread(target=run, name="turnback-workers", daemon=True).start()
 
@@ -286,11 +293,11 @@ class LevelTask:
             context.attemptNumber(),
         )
         partition = -1 if self.shared else name.partition
-        order = read_order(context, self.level)
-        key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
+        command = read_command(context, self.level)
+        key = InstanceKey(command.storage.uri, command.attempt, command.line, self.level, partition)
         try:
-            require_shared_storage(order.storage, order.fence, order.nonce)
-            yield from self._instance(key, name.partition).run(order, name, batches)
+            require_shared_storage(command.storage, command.fence, command.nonce)
+            yield from self._instance(key, name.partition).run(command, name, batches)
         except TurnbackError as e:
             _discard(key)
             raise encode_error(e) from e
@@ -359,7 +366,7 @@ def close_functions(spark: SparkSession, directory: str, attempt: int) -> None:
     try:
         failures = run_tasks(spark, "close functions", tasks)
     except Exception as e:  # noqa: BLE001 - Spark may be about to stop
-        _LOG.warning("functions could not be closed: %s", e)
+        _LOG.warning("cannot close functions: %s", e)
         return
     for failure in chain.from_iterable(failures):
         _LOG.warning("close() of a function failed: %s", failure)

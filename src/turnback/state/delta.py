@@ -134,7 +134,7 @@ class Delta:
         try:
             return reader.get_batch(number)
         except (pa.ArrowException, OSError) as e:
-            raise CorruptFileError(f"state file {self._name} cannot be read: {e}") from e
+            raise CorruptFileError(f"cannot read state file {self._name}: {e}") from e
 
 
 def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch]) -> bytes:
@@ -161,8 +161,8 @@ def read_delta(data: bytes, name: str = "<bytes>", key: bytes | None = None) -> 
         raise CorruptFileError(f"{name} is not a state file: {e}") from e
     if version > FORMAT:
         raise FormatVersionError(
-            f"state file {name} has format {version}, this version reads up to {FORMAT}; "
-            f"use the version of Turnback that wrote it, or a newer one"
+            f"state file {name} has format {version}, but this version of Turnback reads up to "
+            f"{FORMAT}; use the version of Turnback that wrote it, or a newer one"
         )
     try:
         schemas = msgspec.json.decode(metadata[_STATES_KEY], type=list[StateSchema])
@@ -252,8 +252,8 @@ def _check_values(schemas: Sequence[StateSchema], rows: pa.Table) -> None:
     if sizes[largest] > _MOST_OFFSET:
         schema = schemas[rows["state"][largest].as_py()]
         raise StateError(
-            f"{schema.title} has a value of {sizes[largest]:,} bytes, at most {_MOST_OFFSET:,} are "
-            f"possible; keep it in parts, as a list or a map"
+            f"{schema.title} has a value of {sizes[largest]:,} bytes, but the limit is "
+            f"{_MOST_OFFSET:,}; split it, as a list or a map"
         )
 
 

@@ -293,12 +293,7 @@ def with_times(values: Any, times: npt.NDArray[np.int64]) -> Any:
 
 
 class Expired:
-    """Finds the rows of state files that have expired.
-
-    Args:
-        schemas: The states, by the numbers that rows have.
-        limits: Which values have expired; those of states that are not in it never do.
-    """
+    """Finds the rows of state files that have expired."""
 
     def __init__(self, schemas: Iterable[StateSchema], limits: Limits) -> None:
         never = np.iinfo(np.int64).min
@@ -337,17 +332,9 @@ class Expired:
 def expired_keys(
     store: LocalStore, schemas: Iterable[StateSchema], now_ms: int, start: bytes, most: int
 ) -> tuple[list[bytes], bytes]:
-    """Look at the next entries of a local store whose states have a time to live.
+    """The store keys of entries that have expired, and where the next call starts.
 
-    Args:
-        store: The store.
-        schemas: All states in it.
-        now_ms: The time.
-        start: Where to begin: what the last call gave, or nothing.
-        most: How many entries to look at.
-
-    Returns:
-        The store keys of those that have expired, and where the next call begins.
+    It looks at the next `most` entries of states with a time to live.
     """
     limits = {
         state_prefix(*s.id): now_ms - s.ttl.ms for s in schemas if s.ttl is not None and s.ttl.swept

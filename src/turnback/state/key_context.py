@@ -25,8 +25,6 @@ class KeyContext:
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
         locations: Of the keys so far; they depend on nothing but the key.
-        get: Reads one entry of the store; `get_many` reads several.
-        scan: Reads all entries below a prefix.
     """
 
     __slots__ = (
@@ -80,8 +78,9 @@ class KeyContext:
         """Where a key is; remembered, since a key is read and written many times."""
         if key is None:
             raise StateError(
-                f"keyed state of operator {self.uid!r} was used without a current key: it can only "
-                f"be used while an element is processed; process_batch uses its read and write"
+                f"keyed state of operator {self.uid!r} was used without a current key: it can "
+                "only be used while an element is being processed; in process_batch, use its "
+                "read and write"
             )
         encoded = self._codec.encode(key)
         group = self._codec.group(key, self.max_parallelism)
@@ -101,8 +100,8 @@ class KeyContext:
 
     def _no_store(self, key: object) -> NoReturn:
         raise StateError(
-            f"keyed state of operator {self.uid!r} was used before processing had begun: open() "
-            f"may ask for handles, not for values"
+            f"keyed state of operator {self.uid!r} was used before processing began: in open(), "
+            "you can get handles, but not read or write values"
         )
 
 

@@ -473,13 +473,13 @@ class WindowedState(MapState[Any, Any]):
     def _span(self, entries: Entries, window: tuple[int, int], *, is_there: bool) -> None:
         spans = entries.spans
         assert spans is not None
-        place = bisect_left(spans, window)
-        is_known = place < len(spans) and spans[place] == window
+        at = bisect_left(spans, window)
+        is_known = at < len(spans) and spans[at] == window
         if is_there and not is_known:
-            spans.insert(place, window)
+            spans.insert(at, window)
             entries.longest = max(entries.longest, window[1] - window[0])
         elif is_known and not is_there:
-            del spans[place]
+            del spans[at]
 
     def _note(self, entries: Entries, sub: bytes) -> None:
         start, end, *_ = self._decode_sub(sub)

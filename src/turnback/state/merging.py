@@ -304,9 +304,9 @@ def _fold(piece: _Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
         keep &= rows["value"].is_valid().to_numpy()
     index = np.flatnonzero(keep)
     group = rows["group"].to_numpy()[index]
-    place = (2 * group + ~clears[index]).astype(np.uint16)  # which NumPy sorts in linear time
-    if len(index) < len(rows) or (place[1:] < place[:-1]).any():
-        rows = rows.take(pa.array(index[np.argsort(place, kind="stable")]))
+    rank = (2 * group + ~clears[index]).astype(np.uint16)  # which NumPy sorts in linear time
+    if len(index) < len(rows) or (rank[1:] < rank[:-1]).any():
+        rows = rows.take(pa.array(index[np.argsort(rank, kind="stable")]))
     yield rows
 
 

@@ -120,8 +120,8 @@ def check_compatible(stored: StateSchema, wanted: StateSchema) -> None:
     if differences:
         listed = "; ".join(f"{what} stored {a}, wanted {b}" for what, a, b in differences)
         raise IncompatibleStateError(
-            f"state {stored.name!r} of operator {stored.uid!r} does not fit the program: {listed}. "
-            f"Declare the stored type again, or give the state a new name"
+            f"state {stored.name!r} of operator {stored.uid!r} does not match the program: "
+            f"{listed}. Declare the stored type again, or give the state a new name"
         )
 
 
@@ -328,7 +328,7 @@ def _open_store(kind: str, directory: Path) -> LocalStore:
     """Open a store; one that cannot be opened is replaced by an empty one."""
     if kind not in _STORES:
         raise ConfigurationError(
-            f"unknown state backend {kind!r}; known are {' and '.join(_STORES)}"
+            f"unknown state backend {kind!r}; available: {' and '.join(_STORES)}"
         )
     try:
         return _STORES[kind](directory)
@@ -365,7 +365,9 @@ def _scope(kind: str, schemas: Sequence[StateSchema], groups: tuple[int, int], l
     for schema in schemas:
         twin = prefixes.setdefault(state_prefix(*schema.id), schema)
         if twin.id != schema.id:
-            raise StateError(f"the states {twin.id} and {schema.id} hash alike; rename one of them")
+            raise StateError(
+                f"the states {twin.id} and {schema.id} have the same hash; rename one of them"
+            )
     ordered = [prefixes[prefix] for prefix in sorted(prefixes)]
     boot = _boot_id() if kind == "hashmap" else ""  # never synced, so not to be trusted after one
     return xxhash.xxh3_128_hexdigest(

@@ -65,7 +65,7 @@ class RocksStore(LocalStore):
     """
 
     name = "RocksDB"
-    remedy = "it will be rebuilt from the state files when the task is tried again"
+    remedy = "it will be rebuilt from the state files when the task is retried"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -175,8 +175,8 @@ def _join_metadata(directory: Path) -> Path:
     remove_store(directory)
     _sweep_metadata(metadata.parent)
     number = secrets.token_hex(16)
-    for place in (directory, metadata):
-        place.mkdir(parents=True)
+    for each in (directory, metadata):
+        each.mkdir(parents=True)
     (metadata / _TABLES).write_text(str(directory.absolute()))
     (metadata / _NUMBER).write_text(number)
     (directory / _NUMBER).write_text(number)

@@ -105,7 +105,9 @@ class HashMapStore(LocalStore):
     """
 
     name = "memory"
-    remedy = "if shared memory is full, use the rocksdb backend or give the machine more of it"
+    remedy = (
+        "if shared memory is full, use the rocksdb backend or give the machine more shared memory"
+    )
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

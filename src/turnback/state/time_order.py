@@ -57,7 +57,6 @@ class TimeOrderedState(KeyedState):
             return self._read(key, time)
 
     def put(self, time: int, value: Any) -> None:
-        """Set the value of the current key at a time."""
         key = self._context.key
         self._change((key, time), value)
         if self._limit is not None and time <= self._limit:
@@ -66,10 +65,7 @@ class TimeOrderedState(KeyedState):
     def add(self, time: int, element: Any, *, aside: bool = False) -> None:
         """Add an element to the list of the current key at a time, if it is not in it.
 
-        Args:
-            time: The time.
-            element: What is added.
-            aside: Whether the list is not to be taken before the next `open`.
+        A list put `aside` is not taken before the next `open`.
         """
         known = self._known.get((self._context.key, time))
         if known is not None and element in known:
@@ -92,13 +88,13 @@ class TimeOrderedState(KeyedState):
 
     def restore(self, saved: None) -> None:
         """Undo what was done since `save`; what is due is looked up again when it is taken."""
-        for place, before in reversed(self._changes or ()):
-            restore_entry(self._known, place, before)
+        for slot, before in reversed(self._changes or ()):
+            restore_entry(self._known, slot, before)
 
-    def _change(self, place: tuple[Any, int], value: Any) -> None:
+    def _change(self, slot: tuple[Any, int], value: Any) -> None:
         if self._changes is not None:
-            self._changes.append((place, self._known.get(place, MISSING)))
-        self._known[place] = value
+            self._changes.append((slot, self._known.get(slot, MISSING)))
+        self._known[slot] = value
 
     def open(self, limit: int) -> None:
         """Make ready to `take` entries up to a time."""
@@ -150,10 +146,10 @@ class TimeOrderedState(KeyedState):
         """Whether the store has a value of any key at a time."""
         return any(True for _ in self._context.scan(self._prefix + time_component(time)))
 
-    def read_many(self, places: Sequence[tuple[Any, int]]) -> list[Any]:
+    def read_many(self, slots: Sequence[tuple[Any, int]]) -> list[Any]:
         """The values of some keys and times in their order, None where there is none."""
         known = self._known
-        missing = [place for place in places if place not in known]
+        missing = [slot for slot in slots if slot not in known]
         found: dict[tuple[Any, int], Any] = {}
         if missing:
             locations = self._context.locate_all([key for key, _ in missing])
@@ -163,13 +159,13 @@ class TimeOrderedState(KeyedState):
                     for (_, time), location in zip(missing, locations, strict=True)
                 ]
             )
-            for place, location, data in zip(missing, locations, stored, strict=True):
-                found[place] = None if data is None else self._from_bytes(data[location[3] :])
-        return [known[place] if place in known else found[place] for place in places]
+            for slot, location, data in zip(missing, locations, stored, strict=True):
+                found[slot] = None if data is None else self._from_bytes(data[location[3] :])
+        return [known[slot] if slot in known else found[slot] for slot in slots]
 
-    def write_many(self, places: Sequence[tuple[Any, int]], values: Sequence[Any]) -> None:
+    def write_many(self, slots: Sequence[tuple[Any, int]], values: Sequence[Any]) -> None:
         """Set the values of some keys and times; None removes. None of them can be taken then."""
-        self._known.update(zip(places, values, strict=True))
+        self._known.update(zip(slots, values, strict=True))
 
     def earliest(self) -> int | None:
         """The time of the first entry, None when there is none."""

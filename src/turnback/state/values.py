@@ -104,8 +104,8 @@ class KeyedState:
     def _mismatch(self, key: Any, value: Any, cause: Exception) -> StateError:
         return StateError(
             f"state {self.schema.name!r} of operator {self.schema.uid!r}, key {short_repr(key)}: "
-            f"the value {short_repr(value)} does not fit the declared type {self.schema.value}: "
-            f"{cause}"
+            f"the value {short_repr(value)} does not match the declared type "
+            f"{self.schema.value}: {cause}"
         )
 
 

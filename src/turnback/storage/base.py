@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnback.errors import (
     AlreadyExistsError,
@@ -34,18 +34,15 @@ class Storage(Protocol):
         """Write a file that must not be there yet; of racing writers exactly one succeeds.
 
         Durable on return, and what an `AlreadyExistsError` reports is durable as well. To tell a
-        lost reply from a lost race use `claim`.
+        lost reply from a lost race use
+        `put_if_absent_or_same`.
 
         Raises:
             AlreadyExistsError: A file is at this path; it was not changed.
         """
 
     def get(self, path: str) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            NotFoundError: No file is at this path.
-        """
+        """Read a whole file; `NotFoundError` if none is at this path."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted paths, relative to the root, of all files below a directory.
@@ -67,10 +64,22 @@ class Storage(Protocol):
         """Remove a file for good; a missing one is fine."""
 
 
-def claim(storage: Storage, path: str, data: bytes) -> None:
+@runtime_checkable
+class HasLeftovers(Protocol):
+    """A storage in which a writer that is killed leaves a temporary file."""
+
+    def leftovers(self, *, remove: bool = False) -> dict[str, int]:
+        """Return the temporary files that nobody writes any more, with their bytes.
+
+        Args:
+            remove: Whether to delete them; what cannot be deleted is left out.
+        """
+
+
+def put_if_absent_or_same(storage: Storage, path: str, data: bytes) -> None:
     """Put a file if absent, and recognise our own bytes when the reply of the write was lost.
 
-    The bytes must be unique to the caller (an attempt number, a nonce): two callers that claim
+    The bytes must be unique to the caller (an attempt number, a nonce): two callers that put
     the same path with the same bytes both succeed.
 
     Raises:
@@ -114,7 +123,7 @@ def split_path(path: str) -> builtins.list[str]:
     for segment in segments:
         if segment in ("", ".", "..") or "\0" in segment or segment.startswith(TEMPORARY):
             raise StorageError(
-                f"{path!r} is not a path inside the storage: give a relative path without empty, "
+                f"{path!r} is not a path inside the storage: use a relative path without empty, "
                 f"'.' or '..' segments, NUL, or names that start with {TEMPORARY!r}"
             )
     try:

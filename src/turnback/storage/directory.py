@@ -66,15 +66,9 @@ def descend(
 ) -> Iterator[int]:
     """Open the directory `root/segments...` and yield its file descriptor.
 
-    Args:
-        root: An absolute path; links in it are the user's own and are followed.
-        segments: Names below the root; a link among them is refused.
-        create: Make what is missing, and let no directory on the way be lost in a power cut.
-        access: For whom, if something is made.
-
-    Raises:
-        StorageError: The root is there, but is no directory.
-        OSError: Anything else; ELOOP for a link.
+    Links in the root, an absolute path, are the user's own and are followed; one below it is
+    refused with ELOOP. With `create` what is missing is made, and no directory on the way is lost
+    in a power cut.
     """
     folder = _open_root(root, create, access)
     try:
@@ -177,7 +171,7 @@ def _open_root(root: str, create: bool, access: Access) -> int:
             folder = os.open(root, _FLAGS)
         except FileNotFoundError:
             if Path(root).is_symlink():
-                raise StorageError(f"{root} is a link to a directory that is not there") from None
+                raise StorageError(f"{root} is a link to a directory that does not exist") from None
             if not create:
                 raise
             make_directories(Path(root), access)
@@ -311,9 +305,8 @@ class DirectoryLock:
     def take(cls, directory: Path, private: bool = False) -> Self | None:
         """Lock a directory, which need not exist; None when another holds the lock.
 
-        Args:
-            directory: What to lock. The directory that it is in is made if it is missing.
-            private: Nobody else wants the directory later, so the lock file goes on release.
+        The directory that it is in is made if it is missing. If nobody else wants it later, it is
+        `private`, and the lock file goes on release.
         """
         while True:
             descriptor = _open_lock_file(directory)

@@ -29,7 +29,7 @@ def check(data: bytes, length: int, recorded: str, name: str) -> None:
 def damaged(name: str, what: str) -> CorruptFileError:
     """Return the error for a file that differs from what was written."""
     return CorruptFileError(
-        f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
+        f"{name} is damaged: {what}; nothing of it was used. Restore an intact copy of the file, "
         "or start from another checkpoint or savepoint"
     )
 
@@ -48,17 +48,10 @@ def seal(kind: str, version: int, body: bytes) -> bytes:
 
 
 def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
-    """Check a sealed file and return its version and body.
+    """Check a sealed file and return its version and body; `name` is what messages call it.
 
-    Args:
-        kind: What the file has to be.
-        newest: The newest version that can be read.
-        data: The whole file.
-        name: What messages call it.
-
-    Raises:
-        CorruptFileError: Cut short, changed in any bit, or of another kind.
-        FormatVersionError: Intact, but of a version that cannot be read.
+    Raises `CorruptFileError` if it was cut short, changed in any bit, or is of another kind, and
+    `FormatVersionError` if it is intact, but of a version that cannot be read.
     """
     header = _HEADER.match(data)
     if header is None:
@@ -72,12 +65,12 @@ def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
     if expected != header[4].decode():
         raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
     if actual != kind:
-        raise damaged(name, f"it is a {actual} file where a {kind} file belongs")
+        raise damaged(name, f"it is a {actual} file, but a {kind} file is expected")
     if version > newest:
         readable = "version 1" if newest == 1 else f"versions 1 to {newest}"
         raise FormatVersionError(
-            f"{name} has {kind} format version {version}; this Turnback reads {readable}. "
-            "Use the version of Turnback that wrote it, or a newer one"
+            f"{name} has {kind} format version {version}; this version of Turnback reads "
+            f"{readable}. Use the version of Turnback that wrote it, or a newer one"
         )
     return version, body
 

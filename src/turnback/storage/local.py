@@ -111,11 +111,8 @@ class LocalStorage:
     def leftovers(self, *, remove: bool = False) -> dict[str, int]:
         """Return the temporary files of writers that were killed, with their bytes.
 
-        Files still being written by a live process, here or on another machine that shares the
-        lock table, are not among them.
-
-        Args:
-            remove: Whether to delete them; what cannot be deleted is left out.
+        Files still being written by a live process, here or on another machine that shares the lock
+        table, are not among them. With `remove` they are deleted; what cannot be is left out.
         """
         with self._storage_errors("clean" if remove else "list", "everything"):
             try:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import Storage, split_path, split_prefix
+from turnback.storage.hdfs import OPTION_PREFIX, HdfsStorage
 from turnback.storage.local import LocalStorage
 from turnback.storage.s3 import S3Storage
 
@@ -31,18 +32,14 @@ class MemoryStorage:
     __slots__ = ("_files", "_prefix", "uri")
 
     def __init__(self, name: str) -> None:
-        """Open the storage of this name, empty when it is new.
-
-        Args:
-            name: NAME, or NAME/PATH for a directory inside the storage NAME.
-        """
+        """Open the storage NAME, empty when it is new, or for NAME/PATH a directory inside it."""
         root, _, path = name.rstrip("/").partition("/")
         if not root:
-            raise ConfigurationError("memory:// needs a name: write memory://NAME")
+            raise ConfigurationError("memory:// needs a name: use memory://NAME")
         try:
             self._prefix = _directory(path)
         except StorageError as error:
-            raise ConfigurationError(f"memory://{name} cannot be used: {error}") from None
+            raise ConfigurationError(f"cannot use memory://{name}: {error}") from None
         self.uri = f"memory://{root}/{self._prefix}".rstrip("/")
         with _LOCK:
             self._files = _ROOTS.setdefault(root, {})
@@ -114,17 +111,14 @@ def _directory(prefix: str) -> str:
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """Return the storage at a path or URI; nothing is created or contacted yet.
 
-    Args:
-        uri: A path, 'file:///path', 'memory://name' or 's3://bucket/prefix' ('s3a' is the same).
-        options: Settings of the storage; only S3 has any, see `S3Storage`.
-
-    Raises:
-        ConfigurationError: The URI or an option cannot be used.
+    That is a path, 'file:///path', 'memory://name', 's3://bucket/prefix' ('s3a' is the same) or
+    'hdfs://namenode:port/path'. The options are those of all storages together, see `S3Storage`
+    and `HdfsStorage`. Raises `ConfigurationError` if one cannot be used.
     """
     if not isinstance(uri, str):
         return LocalStorage(uri)
     if not uri:
-        raise ConfigurationError("the storage location is empty: give a directory or a URI")
+        raise ConfigurationError("the storage location is empty: specify a directory or a URI")
     # Hadoop prints file:/path, and people paste it.
     match = _SCHEME.fullmatch(re.sub(r"^file:/(?!/)", "file:///", uri))
     if match is None:
@@ -133,13 +127,21 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     rest = match[2]
     if scheme == "file":
         if not rest.startswith("/"):
-            raise ConfigurationError(f"{uri} names a host: write file:///path, with three slashes")
+            raise ConfigurationError(f"{uri} contains a host: use file:///path, with three slashes")
         return LocalStorage(unquote(rest))
     if scheme == "memory":
         return MemoryStorage(rest)
     if scheme in ("s3", "s3a"):
-        return S3Storage(f"s3://{rest}", options)
+        return S3Storage(f"s3://{rest}", _options_of(options, hdfs=False))
+    if scheme == "hdfs":
+        return HdfsStorage(f"hdfs://{rest}", _options_of(options, hdfs=True))
     raise ConfigurationError(
-        f"{uri}: unknown storage scheme {scheme!r}; known are a plain path, file://, memory:// "
-        "and s3://"
+        f"{uri}: unknown storage scheme {scheme!r}; use a plain path, file://, memory://, s3:// "
+        "or hdfs://"
     )
+
+
+def _options_of(options: Mapping[str, str] | None, *, hdfs: bool) -> dict[str, str]:
+    """Those options that are meant for HDFS, or those that are not."""
+    given = (options or {}).items()
+    return {name: value for name, value in given if name.startswith(OPTION_PREFIX) is hdfs}

@@ -57,7 +57,7 @@ class S3Storage:
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
         self._options = dict(options or {})
         if not bucket:
-            raise ConfigurationError(f"{uri} names no bucket: write s3://BUCKET/PREFIX")
+            raise ConfigurationError(f"{uri} has no bucket: use s3://BUCKET/PREFIX")
         try:
             split_prefix(prefix)
         except StorageError as error:
@@ -128,7 +128,7 @@ class S3Storage:
         if _process not in (None, os.getpid()):
             raise StorageError(
                 f"cannot {action} {path} in {self.uri}: this process was forked from one that "
-                "had used S3 already; start processes with the 'spawn' method"
+                "had already used S3; start processes with the 'spawn' method"
             )
         _process = os.getpid()
         try:
@@ -167,7 +167,7 @@ def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> S3Store:
             bucket, prefix=prefix or None, config=config, client_options=client, retry_config=retry
         )
     except (BaseError, OSError, ValueError, OverflowError) as error:
-        raise ConfigurationError(f"s3://{bucket} cannot be used: {_reason(error)}") from error
+        raise ConfigurationError(f"cannot use s3://{bucket}: {_reason(error)}") from error
 
 
 def _default(name: str) -> str:
@@ -180,7 +180,7 @@ def _check_names(bucket: str, options: Mapping[str, str]) -> None:
             close = get_close_matches(name, _OPTIONS, 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ConfigurationError(
-                f"s3://{bucket}: unknown option {name!r}{hint}; known are {', '.join(_OPTIONS)}"
+                f"s3://{bucket}: unknown option {name!r}{hint}; available: {', '.join(_OPTIONS)}"
             )
 
 
@@ -192,8 +192,8 @@ def _allow_http(bucket: str, options: Mapping[str, str]) -> bool:
     allowed = word.lower() in ("true", "1", "yes", "on")
     if endpoint.lower().startswith("http://") and not allowed:
         raise ConfigurationError(
-            f"s3://{bucket}: the endpoint {endpoint} has no TLS; set allow_http to 'true' if "
-            "that is meant"
+            f"s3://{bucket}: the endpoint {endpoint} has no TLS; to allow this, set allow_http "
+            "to 'true'"
         )
     return allowed
 

@@ -44,10 +44,10 @@ def _whole(trial: Trial) -> None:
     path, data = max(trial.staged().items())
     path.write_bytes(data[:-1])
     let_fail(lambda: driver.commit(transactions))
-    trial.expect(Promise.WHOLE, [], "publishing that failed in the middle of an epoch")
+    trial.expect([], "publishing that failed in the middle of an epoch")
     path.write_bytes(data)
     driver.commit(transactions)
-    trial.expect(Promise.WHOLE, [a, b], "publishing again, after it failed in the middle")
+    trial.expect([a, b], "publishing again, after it failed in the middle")
 
 
 def _published_once(trial: Trial) -> None:
@@ -63,12 +63,12 @@ def _published_once(trial: Trial) -> None:
         path.write_bytes(data)
     zombie = trial.driver(1, change=_asked_before)
     let_fail(lambda: zombie.commit(transactions))
-    trial.expect(Promise.PUBLISHED_ONCE, [a], "two drivers published the same epoch")
+    trial.expect([a], "two drivers published the same epoch")
     late = trial.prepared(1, 2, b)
     driver.commit(trial.prepared(2, 2, b))
     second = trial.driver(1, change=_asked_before)
     let_fail(lambda: second.commit(late))
-    trial.expect(Promise.PUBLISHED_ONCE, [a, b], "the older of two drivers published last")
+    trial.expect([a, b], "the older of two drivers published last")
 
 
 def _moved(trial: Trial) -> None:
@@ -79,9 +79,7 @@ def _moved(trial: Trial) -> None:
     driver.commit(promised)
     _go_on_elsewhere(copied)
     driver = copied.started(2, promised)
-    trial.expect(
-        Promise.MOVED, [a], "a copy of the job went on that had the same output to publish"
-    )
+    trial.expect([a], "a copy of the job continued with the same output to publish")
     promised = copied.prepared(2, 2, b)
     driver.commit(promised)
     # Killed before that was recorded, so the next driver gets the same output.
@@ -89,7 +87,7 @@ def _moved(trial: Trial) -> None:
     _go_on_elsewhere(moved)
     driver = moved.started(3, promised)
     driver.commit(moved.prepared(3, 3, c))
-    trial.expect(Promise.MOVED, [a, b, c], "the job went on after its directory was moved")
+    trial.expect([a, b, c], "the job continued after its directory was moved")
 
 
 def _go_on_elsewhere(trial: Trial) -> None:
@@ -112,7 +110,7 @@ def _durable(trial: Trial) -> None:
     a, b, *_ = trial.elements
     trial.driver(1)
     trial.prepared(1, 1, a, b)
-    trial.expect(Promise.DURABLE, [a, b], "the end of the epoch")
+    trial.expect([a, b], "the end of the epoch")
 
 
 def _written_again(trial: Trial) -> None:
@@ -124,67 +122,59 @@ def _written_again(trial: Trial) -> None:
     trial.driver(2).recover([])
     trial.prepared(2, 1, a, b)
     trial.prepared(2, 2, c)
-    trial.expect(Promise.REPLAYED, [a, b, c], "an epoch was written by several attempts")
+    trial.expect([a, b, c], "an epoch was written by several attempts")
 
 
 def _newer_stays(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     late = trial.written(1, 9)
     trial.driver(2)
     trial.prepared(2, 8, newer)
     let_fail(lambda: late.write(Batch(trial.type, [older])))  # a target may also refuse it
     let_fail(late.prepare)
-    trial.expect(Promise.NEWER_STAYS, [newer], "a late write by a task of an older attempt")
+    trial.expect([newer], "a late write by a task of an older attempt")
 
 
 def _last_stays(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     trial.prepared(1, 1, older, newer)
-    trial.expect(Promise.LAST_STAYS, [newer], "two values of a key in one epoch")
+    trial.expect([newer], "two values of a key in one epoch")
 
 
 def _overwritten_again(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     trial.prepared(1, 9, newer)
     trial.driver(2)
     trial.prepared(2, 3, older)
-    trial.expect(Promise.TURNED_BACK, [older], "a start from an older savepoint")
+    trial.expect([older], "a start from an older savepoint")
 
 
 def _written_by_another_job(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(5)
     trial.prepared(5, 9, older)
     other = trial.other_job().elsewhere()
     other.driver(1)
     other.prepared(1, 1, newer)
-    other.expect(
-        Promise.OTHER_JOBS, [newer], "a write of another job, which counts attempts by itself"
-    )
+    other.expect([newer], "a write of another job, which counts attempts by itself")
 
 
 def _written_by_a_copy(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     copied = trial.copied_job().elsewhere()
     trial.driver(5)
     trial.prepared(5, 9, older)
     copied.driver(2)
     copied.prepared(2, 1, newer)
-    copied.expect(Promise.COPIED, [newer], "a write of a copy of the job, in an attempt of its own")
+    copied.expect([newer], "a write of a copy of the job, in an attempt of its own")
 
 
 def _written_by_former_owner(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(5)
     trial.prepared(5, 9, older)
     late = trial.written(5, 10)
@@ -192,16 +182,15 @@ def _written_by_former_owner(trial: Trial) -> None:
     other.take_over()
     other.driver(1)
     other.prepared(1, 1, newer)
-    trial.expect(Promise.TAKEN_OVER, [newer], "a write of the job that took the target over")
+    trial.expect([newer], "a write of the job that took the target over")
     let_fail(lambda: late.write(Batch(trial.type, [older])))
     let_fail(late.prepare)
     let_fail(lambda: trial.prepared(5, 11, older))
-    trial.expect(Promise.TAKEN_OVER, [newer], "late writes of the job that had the target before")
+    trial.expect([newer], "late writes of the job that had the target before")
 
 
 def _written_by_a_restored_job(trial: Trial) -> None:
-    assert trial.update is not None
-    older, newer = trial.update
+    older, newer = trial.versions
     trial.driver(1)
     restore = trial.backup()
     trial.driver(2)
@@ -213,9 +202,7 @@ def _written_by_a_restored_job(trial: Trial) -> None:
         restored.prepared(2, 3, newer)
     except Exception:  # noqa: BLE001 - refused, so the user knows
         return
-    trial.expect(
-        Promise.RESTORED, [newer], "a write of a job directory that was restored from a backup"
-    )
+    trial.expect([newer], "a write of a job directory that was restored from a backup")
 
 
 WRITE_AHEAD: dict[Promise, Story] = {
@@ -302,19 +289,20 @@ def check_sink(
     check_elements(elements)
     first = make_sink()
     if not isinstance(first, Sink):
-        raise ConfigurationError(f"make_sink has to return a sink, got {first!r:.80}")
+        raise ConfigurationError(f"make_sink must return a sink, got {first!r:.80}")
     if idempotent is None:
         idempotent = isinstance(first, IdempotentSink)
     stories, skipped = _stories(first, idempotent, update)
     broken: dict[Promise, str] = {}
     for promise, story in stories.items():
-        with tempfile.TemporaryDirectory() as directory:
-            place = Path(directory, JOB)
-            place.mkdir()
-            job = PlayedJob(JOB, JOB_ID, place)
-            trial = Trial(make_sink(), make_sink, read, as_type(type), elements, job, update)
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = Path(temporary, JOB)
+            directory.mkdir()
+            job = PlayedJob(JOB, JOB_ID, directory)
+            kind = as_type(type)
+            trial = Trial(promise, make_sink(), make_sink, read, kind, elements, job, update)
             _require_empty(trial)
-            problem = _run(promise, story, trial)
+            problem = _run(story, trial)
         if problem is not None:
             broken.setdefault(*problem)
     if broken:
@@ -331,8 +319,8 @@ def _stories(
     if isinstance(sink, WriteAheadSink):
         stories |= WRITE_AHEAD
     owned = {**WITH_CLAIM, **(UPDATE_WITH_CLAIM if idempotent else TRANSACTIONAL_WITH_CLAIM)}
-    if type(sink).claim is Sink.claim:
-        skipped |= dict.fromkeys(owned, "the sink has no claim()")
+    if type(sink).acquire_target is Sink.acquire_target:
+        skipped |= dict.fromkeys(owned, "the sink has no acquire_target()")
         owned = {}
     if idempotent and update is None:
         without = {**WITH_UPDATE, **(UPDATE_WITH_CLAIM if owned else {})}
@@ -360,12 +348,12 @@ def _require_empty(trial: Trial) -> None:
     seen = list(trial.read(trial.sink))
     if seen:
         raise ConfigurationError(
-            "make_sink has to return a sink with an empty target of its own each time; this one "
-            f"shows {seen!r:.200}"
+            "make_sink must return a sink with its own empty target each time; this one shows "
+            f"{seen!r:.200}"
         )
 
 
-def _run(promise: Promise, story: Story, trial: Trial) -> tuple[Promise, str] | None:
+def _run(story: Story, trial: Trial) -> tuple[Promise, str] | None:
     """Tell a story; returns the promise that was broken and how, or None."""
     try:
         try:
@@ -375,5 +363,5 @@ def _run(promise: Promise, story: Story, trial: Trial) -> tuple[Promise, str] | 
     except PromiseBrokenError as error:
         return error.promise, str(error)
     except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
-        return promise, f"it raised {error.__class__.__name__}: {error}"
+        return trial.promise, f"it raised {error.__class__.__name__}: {error}"
     return None

@@ -41,7 +41,7 @@ from turnback.worker.event_time import PARTITION, Stamps
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
     Barrier,
-    Order,
+    EpochCommand,
     TaskAck,
     TaskName,
     decode_barrier,
@@ -88,12 +88,11 @@ class Levels:
         self._tasks = 0
 
     def run(
-        self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
+        self, inputs: Mapping[str, Sequence[pa.RecordBatch]], commands: Sequence[EpochCommand]
     ) -> list[Barrier]:
-        """Run one epoch over the batches of each source."""
         parts = self._source_tasks(inputs) or {0: []}
-        for program, order in zip(self.programs, orders, strict=True):
-            parts = self._run_level(program, order, parts)
+        for program, command in zip(self.programs, commands, strict=True):
+            parts = self._run_level(program, command, parts)
         batches = [batch for batches in parts.values() for batch in batches]
         controls = [c for batch in batches for c in self.programs[-1].output.unpack(batch)[1]]
         return [decode_barrier(control) for control in controls]
@@ -103,7 +102,6 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """The input of the first level."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
@@ -135,18 +133,24 @@ class Levels:
             shared[task * self._readers // len(tasks)] += batches
         return shared
 
-    def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:
+    def _run_level(
+        self, program: LevelProgram, command: EpochCommand, parts: Partitions
+    ) -> Partitions:
         level = program.level
         if level.parallelism is not None:
             parts = self._shuffle(program, parts)
         count = len(parts) if level.parallelism is None else level.parallelism
         return {
-            partition: self._run_task(program, order, partition, parts.get(partition, []))
+            partition: self._run_task(program, command, partition, parts.get(partition, []))
             for partition in range(count)
         }
 
     def _run_task(
-        self, program: LevelProgram, order: Order, partition: int, batches: list[pa.RecordBatch]
+        self,
+        program: LevelProgram,
+        command: EpochCommand,
+        partition: int,
+        batches: list[pa.RecordBatch],
     ) -> list[pa.RecordBatch]:
         key = (program.level.index, -1 if program.reads_sources else partition)
         self._tasks += 1
@@ -156,9 +160,9 @@ class Levels:
                 # As in a worker: the functions are its own.
                 own = load_program(self._blobs[program.level.index])
                 self._instances[key] = LevelInstance(own, partition)
-            name = TaskName(partition, order.attempt * 1_000_000 + self._tasks)
+            name = TaskName(partition, command.attempt * 1_000_000 + self._tasks)
             pieces = [piece for batch in batches for piece in _as_spark_gives_them(batch)]
-            return list(self._instances[key].run(order, name, pieces))
+            return list(self._instances[key].run(command, name, pieces))
         except BaseException as error:
             # What the functions of the instance hold may be half done.
             with suppress(Exception):
@@ -419,12 +423,12 @@ class LocalEpochInput:
     offsets: Mapping[str, str | None] | None
     is_confirmed: bool = False
 
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+    def run(self, description: str, commands: Sequence[EpochCommand]) -> list[Barrier]:
         for uid in self.query.strict:
             for batch in self.batches.get(uid, ()):
                 for found in batch[MALFORMED_COLUMN].drop_null().slice(0, 1).to_pylist():
                     raise malformed_error(uid, found["place"], found["text"])
-        return self.query.levels.run(self.batches, orders)
+        return self.query.levels.run(self.batches, commands)
 
     def source_tasks(self) -> int:
         return sum(map(len, self.batches.values())) or 1
@@ -448,8 +452,8 @@ class LocalEpochInput:
 def _reader(uid: str, source: object) -> LocalSource:
     if not isinstance(source, LocalSource):
         raise PlanError(
-            f"source {uid!r} is a DataFrame of Spark, which cannot be read without Spark; give it "
-            "as from_files, from_collection or source(...)"
+            f"source {uid!r} is a Spark DataFrame, which cannot be read without Spark; use "
+            "from_files, from_collection or source(...)"
         )
     return copy(source)
 
@@ -500,7 +504,7 @@ class LocalDriver:
 
     def kill(self) -> None:
         """Kill it now, and wait until nothing of it is left."""
-        self.killed_at = "a moment of the test's choice"
+        self.killed_at = "a moment chosen by the test"
         self.engine.is_killed = True
         self.wait_for_threads()
 
@@ -512,7 +516,7 @@ class LocalDriver:
                 while (thread.ident is None or thread.is_alive()) and time.monotonic() < deadline:
                     time.sleep(0.005)
                 if thread.ident is None or thread.is_alive():
-                    raise TimeoutError(f"{thread.name} of a driver that was killed does not end")
+                    raise TimeoutError(f"{thread.name} of a killed driver does not end")
 
     def close(self) -> None:
         """End it, and leave the methods of Turnback as they were."""

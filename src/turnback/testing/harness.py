@@ -124,7 +124,7 @@ class JobHarness:
             TurnbackError: The job does not start from it.
         """
         if self._driver is not None:
-            raise ConfigurationError(f"job {self._name!r} runs already; stop it first")
+            raise ConfigurationError(f"job {self._name!r} is already running; stop it first")
         self._program = program or self._program
         self._parallelism = parallelism or self._parallelism
         self._backend = state_backend or self._backend
@@ -311,7 +311,7 @@ class JobHarness:
 
     def _running(self) -> LocalDriver:
         if self._driver is None:
-            raise ConfigurationError(f"job {self._name!r} does not run; start it first")
+            raise ConfigurationError(f"job {self._name!r} is not running; start it first")
         return self._driver
 
     def _until_running(self) -> None:

@@ -33,38 +33,38 @@ class Promise(StrEnum):
     """What a sink promises, in words."""
 
     PICKLED = "a sink can be sent to tasks"
-    NO_SECRETS = "no password is in its description or repr()"
+    NO_SECRETS = "its description and repr() contain no password"
     OWNED = "a target belongs to one job"
-    TAKEN_OVER = "a job whose target was taken over changes nothing there any more"
-    PROMISED = "a target is not taken over while its owner has promised output"
+    TAKEN_OVER = "a job whose target was taken over can no longer change it"
+    PROMISED = "a target is not taken over while its owner has in-doubt output"
     EMPTY = "an epoch without elements changes nothing"
     INVISIBLE = "nothing is visible before its checkpoint is complete"
-    COMPLETE = "what was committed is visible, all of it and once"
-    COMMITTED_AGAIN = "a commit that is repeated changes nothing"
-    OTHER_PROCESS = "what one process prepared another can commit, after the first was killed"
-    SEVERAL_EPOCHS = "several epochs can be committed at once, some of them already committed"
-    PENDING = "a new attempt commits what the checkpoint holds"
-    ROLLED_BACK = "what no checkpoint holds never becomes visible"
-    ABORTED = "what was aborted never becomes visible, and aborting twice is fine"
-    KEPT = "what was committed stays, also if it is aborted after that"
-    ONE_ATTEMPT = "of several attempts of a task one counts"
-    LATE_COPY = "a copy of a task that goes on changes nothing of the one that counts"
-    SYNCED = "files that a task or a commit has written are synced before it returns"
-    FOUND = "what nobody will commit is found, and gone after the next start"
-    LOUD = "a commit fails if what it should commit is lost"
-    REPLAYED = "an epoch that is run again is visible once"
-    FENCED = "a driver that was replaced changes nothing"
-    TURNED_BACK = "a job that is turned back writes its epochs again"
-    OTHERS = "transactions of other sinks are left alone"
-    OTHER_JOBS = "other jobs are left alone, whatever their attempts and epochs"
-    COPIED = "a copy of the job and the original leave each other alone"
-    MOVED = "a job that was moved or copied does not publish again what was published before"
-    RESTORED = "a job directory that was restored from a backup loses no output without a word"
-    WHOLE = "an epoch is published as a whole, or not at all"
-    PUBLISHED_ONCE = "a driver that was paused and replaced while it published changes nothing"
-    DURABLE = "what a task has written is there when the epoch ends"
+    COMPLETE = "committed output is visible, completely and once"
+    COMMITTED_AGAIN = "repeating a commit changes nothing"
+    OTHER_PROCESS = "one process can commit what another prepared before it was killed"
+    SEVERAL_EPOCHS = "several epochs can be committed together, even if some already are"
+    PENDING = "a new attempt commits the output in the checkpoint"
+    ROLLED_BACK = "output in no checkpoint never becomes visible"
+    ABORTED = "aborted output never becomes visible, and aborting twice is harmless"
+    KEPT = "committed output stays, even if it is aborted afterwards"
+    ONE_ATTEMPT = "of several attempts of a task, only one counts"
+    LATE_COPY = "a copy of a task that continues does not change the one that counts"
+    SYNCED = "a task or commit syncs the files it has written before it returns"
+    FOUND = "orphaned output is listed, and gone after the next start"
+    LOUD = "a commit fails if its output is lost"
+    REPLAYED = "an epoch that is repeated is visible once"
+    FENCED = "a replaced driver changes nothing"
+    TURNED_BACK = "a job that is reset to an earlier snapshot writes its epochs again"
+    OTHERS = "transactions of other sinks stay untouched"
+    OTHER_JOBS = "other jobs stay untouched, regardless of their attempts and epochs"
+    COPIED = "a copy of the job and the original do not affect each other"
+    MOVED = "a moved or copied job does not publish output again"
+    RESTORED = "a job directory restored from a backup loses no output silently"
+    WHOLE = "an epoch is published completely or not at all"
+    PUBLISHED_ONCE = "a driver that was paused and replaced while publishing changes nothing"
+    DURABLE = "the output of a task is visible when the epoch ends"
     NEWER_STAYS = "a late write of an old value does not replace a newer one"
-    LAST_STAYS = "of several values of a key in one epoch the last stays"
+    LAST_STAYS = "of several values of a key in one epoch, the last one stays"
 
 
 class PromiseBrokenError(Exception):
@@ -123,6 +123,7 @@ class Trial:
     """One sink, its target and a job that uses it.
 
     Attributes:
+        promise: The one that is looked at.
         sink: As the user made it; tasks and drivers use copies, as other processes would.
         make: Makes another sink, with an empty target of its own.
         read: Reads what the target shows, given the sink.
@@ -131,6 +132,7 @@ class Trial:
         update: An older and a newer element of one key, if the user gave them.
     """
 
+    promise: Promise
     sink: Sink
     make: Callable[[], Sink]
     read: Callable[[Any], Iterable[Any]]
@@ -150,13 +152,18 @@ class Trial:
         return self.job.directory
 
     @property
+    def versions(self) -> tuple[Any, Any]:
+        assert self.update is not None, "stories about them are only told with them"
+        return self.update
+
+    @property
     def storage(self) -> StorageRef:
         return StorageRef(self.job.uri)
 
     @property
     def has_claim(self) -> bool:
         """Whether the sink records at its target which job owns it."""
-        return type(self.sink).claim is not Sink.claim
+        return type(self.sink).acquire_target is not Sink.acquire_target
 
     def copy(self) -> Sink:
         """The sink as another process gets it."""
@@ -167,32 +174,32 @@ class Trial:
 
     def other_job(self) -> Trial:
         """Another job with this very sink. It counts its attempts and tasks by itself."""
-        place = self.directory.with_name("other")
-        place.mkdir()
-        return self._played_by(PlayedJob("other", "other-1", place))
+        directory = self.directory.with_name("other")
+        directory.mkdir()
+        return self._played_by(PlayedJob("other", "other-1", directory))
 
     def copied_job(self) -> Trial:
         """A copy of the job directory as it is now, started under the same name."""
-        place = self.directory.with_name("copy")
-        shutil.copytree(self.directory, place)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, dict(self.job.nonces)))
+        directory = self.directory.with_name("copy")
+        shutil.copytree(self.directory, directory)
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, dict(self.job.nonces)))
 
     def moved_job(self) -> Trial:
-        """The same job after its directory was moved to another place."""
-        place = self.directory.with_name("moved")
-        shutil.move(self.directory, place)
+        """The same job after its directory was moved."""
+        directory = self.directory.with_name("moved")
+        shutil.move(self.directory, directory)
         self._jobs.jobs.remove(self.job)
-        return self._played_by(PlayedJob(JOB, JOB_ID, place, self.job.nonces))
+        return self._played_by(PlayedJob(JOB, JOB_ID, directory, self.job.nonces))
 
     def backup(self) -> Callable[[], Trial]:
         """Back the job directory up; what is returned restores it and everything it knew."""
-        place = self.directory.with_name("backup")
+        directory = self.directory.with_name("backup")
         nonces = dict(self.job.nonces)
-        shutil.copytree(self.directory, place)
+        shutil.copytree(self.directory, directory)
 
         def restore() -> Trial:
             shutil.rmtree(self.directory)
-            shutil.copytree(place, self.directory)
+            shutil.copytree(directory, self.directory)
             self._jobs.jobs.remove(self.job)
             return self._played_by(PlayedJob(JOB, JOB_ID, self.directory, nonces))
 
@@ -210,8 +217,8 @@ class Trial:
         sink = self.copy()
         ctx = self.committer_context(0)
         ctx = replace(ctx, take_over=True)
-        sink.check_claim(ctx)
-        sink.claim(ctx)
+        sink.check_target(ctx)
+        sink.acquire_target(ctx)
 
     def _played_by(self, job: PlayedJob) -> Trial:
         return replace(self, job=job, _task_attempts=0)
@@ -280,8 +287,8 @@ class Trial:
         ctx = self.committer_context(attempt, uid)
         if change is not None:
             change(sink)
-        sink.check_claim(ctx)
-        sink.claim(ctx)
+        sink.check_target(ctx)
+        sink.acquire_target(ctx)
         committer = sink.committer(ctx)
         if isinstance(committer, ClosingCommitter):
             self._open.append(committer)
@@ -296,7 +303,6 @@ class Trial:
         return committer
 
     def commit(self, attempt: int, epoch: int, *elements: Any) -> None:
-        """Run and commit an epoch of one task."""
         self.driver(attempt).commit(self.prepared(attempt, epoch, *elements))
 
     def staged(self) -> dict[Path, bytes]:
@@ -306,7 +312,11 @@ class Trial:
 
     # -- readers
 
-    def expect(self, promise: Promise, expected: Sequence[Any], after: str) -> None:
+    def broken(self, problem: str, promise: Promise | None = None) -> PromiseBrokenError:
+        """The error for a sink that breaks the promise, or another one."""
+        return PromiseBrokenError(promise or self.promise, problem)
+
+    def expect(self, expected: Sequence[Any], after: str, promise: Promise | None = None) -> None:
         """Raise `PromiseBrokenError` unless readers see these elements, in any order."""
         seen = [comparable(element) for element in self.read(self.sink)]
         missing = [comparable(element) for element in expected]
@@ -318,8 +328,8 @@ class Trial:
         if missing or more:
             problems = [f"{missing!r} missing"] if missing else []
             problems += [f"{more!r} too much"] if more else []
-            raise PromiseBrokenError(
-                promise, f"after {after}, the target shows {seen!r}: {' and '.join(problems)}"
+            raise self.broken(
+                f"after {after}, the target shows {seen!r}: {' and '.join(problems)}", promise
             )
 
     def close(self) -> None:

@@ -29,7 +29,6 @@ from turnback.spark.pickling import pickle_by_value
 from turnback.testing.protocol_run import (
     JOB,
     Promise,
-    PromiseBrokenError,
     Story,
     Trial,
     comparable,
@@ -107,16 +106,27 @@ class _Written:
 
 
 class _Files:
+    """Files that were opened; its methods take what a call has returned, and its arguments."""
+
     def __init__(self) -> None:
         self._files: dict[tuple[int, int], _Written] = {}
 
-    def opened(self, name: object, descriptor: int) -> None:
+    def opened(self, file: Any, name: object, mode: str = "r", *_: Any, **__: Any) -> None:
+        if set(mode) & set("wax+"):
+            self._hold(name, file.fileno())
+
+    def descriptor_opened(self, descriptor: int, name: Any, flags: int, *_: Any, **__: Any) -> None:
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
+        if writes and not flags & _SYNCED_BY_ITSELF:
+            self._hold(name, descriptor)
+
+    def _hold(self, name: object, descriptor: int) -> None:
         found = os.fstat(descriptor)
         inode = (found.st_dev, found.st_ino)
         if stat.S_ISREG(found.st_mode) and inode not in self._files:
             self._files[inode] = _Written(str(name), os.dup(descriptor))
 
-    def synced(self, file: Any) -> None:
+    def synced(self, _: None, file: Any) -> None:
         found = os.fstat(file if isinstance(file, int) else file.fileno())
         written = self._files.get((found.st_dev, found.st_ino))
         if written is not None:
@@ -136,12 +146,12 @@ def unsynced_files() -> Iterator[list[str]]:
     files = _Files()
     unsynced: list[str] = []
     with ExitStack() as patches:
-        _wrap(patches, builtins, "open", _open_watched(files))
-        _wrap(patches, io, "open", _open_watched(files))
-        _wrap(patches, os, "open", _os_open_watched(files))
+        _watch(patches, builtins, "open", files.opened)
+        _watch(patches, io, "open", files.opened)
+        _watch(patches, os, "open", files.descriptor_opened)
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
-                _wrap(patches, os, name, _sync_watched(files))
+                _watch(patches, os, name, files.synced)
         try:
             yield unsynced
         finally:
@@ -149,51 +159,16 @@ def unsynced_files() -> Iterator[list[str]]:
             files.close()
 
 
-Call = Callable[..., Any]
-
-
-def _wrap(patches: ExitStack, owner: Any, name: str, wrapper: Callable[[Call], Call]) -> None:
+def _watch(patches: ExitStack, owner: Any, name: str, seen: Callable[..., None]) -> None:
     original = getattr(owner, name)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        seen(result, *arguments, **named)
+        return result
+
     patches.callback(setattr, owner, name, original)
-    setattr(owner, name, wrapper(original))
-
-
-def _open_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-            opened = original(file, mode, *more, **named)
-            if set(mode) & set("wax+"):
-                files.opened(file, opened.fileno())
-            return opened
-
-        return watched
-
-    return wrapper
-
-
-def _os_open_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(path: Any, flags: int, *more: Any, **named: Any) -> Any:
-            descriptor = original(path, flags, *more, **named)
-            writes = flags & (os.O_WRONLY | os.O_RDWR)
-            if writes and not flags & _SYNCED_BY_ITSELF:
-                files.opened(path, descriptor)
-            return descriptor
-
-        return watched
-
-    return wrapper
-
-
-def _sync_watched(files: _Files) -> Callable[[Call], Call]:
-    def wrapper(original: Call) -> Call:
-        def watched(file: Any) -> Any:
-            original(file)
-            files.synced(file)
-
-        return watched
-
-    return wrapper
+    setattr(owner, name, watched)
 
 
 # -- for all sinks
@@ -215,26 +190,22 @@ def _no_secrets(trial: Trial) -> None:
     for name, secret in secrets.items():
         for where, text in described.items():
             if secret in text:
-                raise PromiseBrokenError(
-                    Promise.NO_SECRETS, f"the value of self.{name} is in {where!r}"
-                )
+                raise trial.broken(f"the value of self.{name} is in {where!r}")
 
 
 def _owned(trial: Trial) -> None:
     trial.driver(1)
     other = trial.other_job().committer_context(0)
-    for step in ("check_claim", "claim"):
+    for step in ("check_target", "acquire_target"):
         try:
             getattr(trial.copy(), step)(other)
         except ConfigurationError as error:
             if JOB not in str(error):
-                raise PromiseBrokenError(
-                    Promise.OWNED, f"{step} does not name the job that owns the target: {error}"
+                raise trial.broken(
+                    f"{step} does not name the job that owns the target: {error}"
                 ) from error
         else:
-            raise PromiseBrokenError(
-                Promise.OWNED, f"{step} has let a second job use the target of the first"
-            )
+            raise trial.broken(f"{step} has let a second job use the target of the first")
     trial.driver(2)  # the owner goes on
 
 
@@ -244,7 +215,7 @@ def _empty(trial: Trial) -> None:
     writer.write(Batch(trial.type, []))
     transaction = writer.prepare()
     driver.commit([] if transaction is None else [transaction])
-    trial.expect(Promise.EMPTY, [], "an epoch without elements")
+    trial.expect([], "an epoch without elements")
 
 
 # -- for sinks with transactions
@@ -254,18 +225,18 @@ def _invisible(trial: Trial) -> None:
     a, b, *_ = trial.elements
     trial.driver(1)
     writer = trial.written(1, 1, a, b)
-    trial.expect(Promise.INVISIBLE, [], "writing")
+    trial.expect([], "writing")
     writer.prepare()
-    trial.expect(Promise.INVISIBLE, [], "the end of the epoch, before the commit")
+    trial.expect([], "the end of the epoch, before the commit")
 
 
 def _complete(trial: Trial) -> None:
     a, b, c, d, *_ = trial.elements
     driver = trial.driver(1)
     driver.commit(trial.prepared(1, 1, a, b) + trial.prepared(1, 1, c, partition=1))
-    trial.expect(Promise.COMPLETE, [a, b, c], "the commit of two tasks")
+    trial.expect([a, b, c], "the commit of two tasks")
     driver.commit(trial.prepared(1, 2, d))
-    trial.expect(Promise.COMPLETE, [a, b, c, d], "the commit of a second epoch")
+    trial.expect([a, b, c, d], "the commit of a second epoch")
 
 
 def _committed_again(trial: Trial) -> None:
@@ -274,13 +245,9 @@ def _committed_again(trial: Trial) -> None:
     transactions = trial.prepared(1, 1, a, b)
     for _ in range(2):
         driver.commit(transactions)
-    trial.expect(Promise.COMMITTED_AGAIN, [a, b], "the same commit twice")
+    trial.expect([a, b], "the same commit twice")
     trial.driver(2).recover(transactions)
-    trial.expect(
-        Promise.COMMITTED_AGAIN,
-        [a, b],
-        "a kill between the commit and the record of it, and a new attempt",
-    )
+    trial.expect([a, b], "a kill between the commit and the record of it, and a new attempt")
 
 
 def _other_process(trial: Trial) -> None:
@@ -288,26 +255,26 @@ def _other_process(trial: Trial) -> None:
     trial.driver(1)
     batch = Batch(trial.type, [a, b])
     sink = trial.copy()
-    transaction = _elsewhere("prepare", _prepare, sink, trial.writer_context(1, 1), batch.arrow)
-    trial.expect(Promise.INVISIBLE, [], "the kill of the task that had prepared")
+    transaction = _elsewhere(
+        trial, "prepare", _prepare, sink, trial.writer_context(1, 1), batch.arrow
+    )
+    trial.expect([], "the kill of the task that had prepared", Promise.INVISIBLE)
     if transaction is None:
-        raise PromiseBrokenError(
-            Promise.OTHER_PROCESS, "prepare() of a task that had written gave no transaction"
-        )
+        raise trial.broken("prepare() of a task that had written returned no transaction")
     context = trial.committer_context(2)
-    _elsewhere("commit", _recover, sink, context, [transaction])
-    trial.expect(Promise.OTHER_PROCESS, [a, b], "the commit by a process that was killed then")
+    _elsewhere(trial, "commit", _recover, sink, context, [transaction])
+    trial.expect([a, b], "the commit by a process that was killed then")
     trial.driver(3).recover([transaction])
-    trial.expect(Promise.COMMITTED_AGAIN, [a, b], "the same commit by a third process")
+    trial.expect([a, b], "the same commit by a third process", Promise.COMMITTED_AGAIN)
 
 
-def _elsewhere(what: str, function: Callable[..., object], *arguments: object) -> bytes | None:
+def _elsewhere(
+    trial: Trial, what: str, function: Callable[..., object], *arguments: object
+) -> bytes | None:
     try:
         result = call_elsewhere(function, *arguments)
     except ElsewhereError as error:
-        raise PromiseBrokenError(
-            Promise.OTHER_PROCESS, f"{what} in another process failed: {error}"
-        ) from error
+        raise trial.broken(f"{what} in another process failed: {error}") from error
     return result if isinstance(result, bytes) else None
 
 
@@ -318,7 +285,7 @@ def _prepare(sink: Sink, ctx: WriterContext, arrow: pa.RecordBatch) -> bytes | N
 
 
 def _recover(sink: Sink, ctx: CommitterContext, transactions: list[bytes]) -> None:
-    sink.claim(ctx)
+    sink.acquire_target(ctx)
     committer = sink.committer(ctx)
     committer.commit(transactions)
     committer.recover(())
@@ -330,9 +297,7 @@ def _several_epochs(trial: Trial) -> None:
     epochs = [trial.prepared(1, n, element) for n, element in enumerate((a, b, c), 1)]
     driver.commit(epochs[0])
     driver.commit([transaction for epoch in epochs for transaction in epoch])
-    trial.expect(
-        Promise.SEVERAL_EPOCHS, [a, b, c], "the commit of three epochs, the first for the 2nd time"
-    )
+    trial.expect([a, b, c], "the commit of three epochs, the first for the 2nd time")
 
 
 def _pending(trial: Trial) -> None:
@@ -340,9 +305,9 @@ def _pending(trial: Trial) -> None:
     trial.driver(1)
     transactions = trial.prepared(1, 1, a)
     second = trial.started(2, transactions)
-    trial.expect(Promise.PENDING, [a], "a kill before the commit, and a new attempt")
+    trial.expect([a], "a kill before the commit, and a new attempt")
     second.commit(trial.prepared(2, 2, b))
-    trial.expect(Promise.PENDING, [a, b], "the next epoch of the new attempt")
+    trial.expect([a, b], "the next epoch of the new attempt")
 
 
 def _rolled_back(trial: Trial) -> None:
@@ -353,15 +318,15 @@ def _rolled_back(trial: Trial) -> None:
     lost = trial.prepared(1, 1, b, partition=2)
     second = trial.driver(2)
     second.recover([])
-    trial.expect(Promise.ROLLED_BACK, [], "kills in all steps of an epoch, and a new attempt")
+    trial.expect([], "kills in all steps of an epoch, and a new attempt")
     second.commit(trial.prepared(2, 1, c))
     third = trial.driver(3)
     third.recover([])
-    trial.expect(Promise.ROLLED_BACK, [c], "another attempt, with nothing to commit")
+    trial.expect([c], "another attempt, with nothing to commit")
     with suppress(Exception):
         third.abort(lost)
     third.commit(trial.prepared(3, 2, d))
-    trial.expect(Promise.ROLLED_BACK, [c, d], "an epoch of that attempt")
+    trial.expect([c, d], "an epoch of that attempt")
 
 
 def _replayed(trial: Trial) -> None:
@@ -371,12 +336,12 @@ def _replayed(trial: Trial) -> None:
     second = trial.driver(2)
     second.recover([])
     second.commit(trial.prepared(2, 1, a, b))
-    trial.expect(Promise.REPLAYED, [a, b], "an epoch that no checkpoint held was run again")
+    trial.expect([a, b], "an epoch that no checkpoint held was run again")
     # Spark has lost output that others had read: the epoch is run again by the same attempt.
     trial.prepared(2, 2, c)
     discard(second)
     second.commit(trial.prepared(2, 2, c))
-    trial.expect(Promise.REPLAYED, [a, b, c], "an epoch was run twice by one attempt")
+    trial.expect([a, b, c], "an epoch was run twice by one attempt")
 
 
 def _aborted(trial: Trial) -> None:
@@ -386,13 +351,13 @@ def _aborted(trial: Trial) -> None:
     for _ in range(2):
         writer.abort()
     trial.written(1, 1, partition=1).abort()
-    trial.expect(Promise.ABORTED, [], "a task that was aborted")
+    trial.expect([], "a task that was aborted")
     transactions = trial.prepared(1, 1, b)
     for _ in range(2):
         driver.abort(transactions)
-    trial.expect(Promise.ABORTED, [], "an epoch that was aborted")
+    trial.expect([], "an epoch that was aborted")
     driver.commit(trial.prepared(1, 2, c))
-    trial.expect(Promise.ABORTED, [c], "the epoch that followed")
+    trial.expect([c], "the epoch that followed")
 
 
 def _one_attempt(trial: Trial) -> None:
@@ -403,9 +368,9 @@ def _one_attempt(trial: Trial) -> None:
     winner = trial.prepared(1, 2, b)
     discard(driver, waiting + winner)
     driver.commit(waiting + winner)
-    trial.expect(Promise.ONE_ATTEMPT, [a, b], "two attempts of a task, and the commit of one")
+    trial.expect([a, b], "two attempts of a task, and the commit of one")
     trial.driver(2).recover([])
-    trial.expect(Promise.ONE_ATTEMPT, [a, b], "that, and a new attempt of the job")
+    trial.expect([a, b], "that, and a new attempt of the job")
 
 
 def _loud(trial: Trial) -> None:
@@ -416,9 +381,9 @@ def _loud(trial: Trial) -> None:
     try:
         trial.driver(2).recover(transactions)
     except Exception:  # noqa: BLE001 - that is the promise
-        trial.expect(Promise.ABORTED, [], "the commit of an aborted epoch, which failed")
+        trial.expect([], "the commit of an aborted epoch, which failed", Promise.ABORTED)
     else:
-        trial.expect(Promise.LOUD, [a], "a commit that has returned, of a transaction that is gone")
+        trial.expect([a], "a commit that has returned, of a transaction that is gone")
 
 
 def _fenced(trial: Trial) -> None:
@@ -429,14 +394,12 @@ def _fenced(trial: Trial) -> None:
     driver.recover([])
     driver.commit(trial.prepared(2, 5, b))
     let_fail(lambda: zombie.commit(late))
-    trial.expect(Promise.FENCED, [b], "the late commit of a driver that was replaced")
+    trial.expect([b], "the late commit of a driver that was replaced")
     newer = trial.prepared(2, 6, c)
     for step in _late_steps(zombie):
         let_fail(step)
     driver.commit(newer)
-    trial.expect(
-        Promise.FENCED, [b, c], "the late recovery and cleaning of a driver that was replaced"
-    )
+    trial.expect([b, c], "the late recovery and cleaning of a driver that was replaced")
 
 
 def _late_steps(zombie: Committer) -> list[Callable[[], None]]:
@@ -451,9 +414,7 @@ def _turned_back(trial: Trial) -> None:
     driver.recover([])
     driver.commit(trial.prepared(2, 2, d))
     trial.expect(
-        Promise.TURNED_BACK,
-        [a, b, c, d],
-        "epochs 1 to 3, a start from the savepoint of epoch 1, and epoch 2 again",
+        [a, b, c, d], "epochs 1 to 3, a start from the savepoint of epoch 1, and epoch 2 again"
     )
 
 
@@ -467,19 +428,19 @@ def _others(trial: Trial) -> None:
     driver.recover([])
     discard(driver)
     neighbour.commit(theirs)
-    trial.expect(Promise.OTHERS, [a], "the recovery of one sink, and the commit of another")
+    trial.expect([a], "the recovery of one sink, and the commit of another")
 
 
 def _other_jobs(trial: Trial) -> None:
-    _beside(Promise.OTHER_JOBS, trial, trial.other_job().elsewhere(), "another job")
+    _beside(trial, trial.other_job().elsewhere(), "another job")
 
 
 def _copied(trial: Trial) -> None:
     trial.driver(1)
-    _beside(Promise.COPIED, trial, trial.copied_job().elsewhere(), "a copy of the job")
+    _beside(trial, trial.copied_job().elsewhere(), "a copy of the job")
 
 
-def _beside(promise: Promise, trial: Trial, other: Trial, who: str) -> None:
+def _beside(trial: Trial, other: Trial, who: str) -> None:
     """Let a job that is further in its attempts run beside one with promised output."""
     a, b, c, d, *_ = trial.elements
     driver = trial.driver(1)
@@ -497,10 +458,10 @@ def _beside(promise: Promise, trial: Trial, other: Trial, who: str) -> None:
     driver.commit(trial.prepared(3, 2, d))
     after = f"{who} had started, cleaned up and committed beside this one"
     if other.sink is trial.sink:
-        trial.expect(promise, [a, b, c, d], after)
+        trial.expect([a, b, c, d], after)
         return
-    trial.expect(promise, [a, d], after)
-    other.expect(promise, [b, c], f"that, in the target of {who}")
+    trial.expect([a, d], after)
+    other.expect([b, c], f"that, in the target of {who}")
 
 
 def _late_copy(trial: Trial) -> None:
@@ -516,13 +477,9 @@ def _late_copy(trial: Trial) -> None:
         another = trial.written(1, 1, b)
         let_fail(getattr(another, end))
     driver.commit(winners)
-    trial.expect(
-        Promise.LATE_COPY,
-        [a, d],
-        "copies of two tasks had prepared and aborted after those that count",
-    )
+    trial.expect([a, d], "copies of two tasks had prepared and aborted after those that count")
     trial.started(2)
-    trial.expect(Promise.LATE_COPY, [a, d], "that, and a new attempt of the job")
+    trial.expect([a, d], "that, and a new attempt of the job")
 
 
 def _kept(trial: Trial) -> None:
@@ -532,10 +489,10 @@ def _kept(trial: Trial) -> None:
     driver.commit(transactions)
     # The reply was lost: the driver does not know that it is committed.
     let_fail(lambda: driver.abort(transactions))
-    trial.expect(Promise.KEPT, [a], "the abort of an epoch that was committed")
+    trial.expect([a], "the abort of an epoch that was committed")
     second = trial.started(2, transactions)
     second.commit(trial.prepared(2, 2, b))
-    trial.expect(Promise.KEPT, [a, b], "that, and a new attempt that commits it again")
+    trial.expect([a, b], "that, and a new attempt that commits it again")
 
 
 def _restored(trial: Trial) -> None:
@@ -553,8 +510,7 @@ def _restored(trial: Trial) -> None:
     except Exception:  # noqa: BLE001 - refused, so the user knows
         return
     if d not in _seen(trial):
-        raise PromiseBrokenError(
-            Promise.RESTORED,
+        raise trial.broken(
             f"attempt 2 of a restored job directory has committed {d!r}, and the target shows "
             f"{_seen(trial)!r}: it was taken for what another attempt 2 had committed",
         )
@@ -569,17 +525,15 @@ def _synced(trial: Trial) -> None:
     driver = trial.driver(1)
     with unsynced_files() as left:
         transactions = trial.prepared(1, 1, a, b)
-    _require_synced("prepare()", left)
+    _require_synced(trial, "prepare()", left)
     with unsynced_files() as left:
         driver.commit(transactions)
-    _require_synced("commit()", left)
+    _require_synced(trial, "commit()", left)
 
 
-def _require_synced(step: str, left: list[str]) -> None:
+def _require_synced(trial: Trial, step: str, left: list[str]) -> None:
     if left:
-        raise PromiseBrokenError(
-            Promise.SYNCED, f"{step} has returned, and {', '.join(left)} is not synced (os.fsync)"
-        )
+        raise trial.broken(f"{step} has returned, and {', '.join(left)} is not synced (os.fsync)")
 
 
 def _found(trial: Trial) -> None:
@@ -587,17 +541,15 @@ def _found(trial: Trial) -> None:
     trial.driver(1)
     trial.prepared(1, 1, a)
     if not list(trial.copy().list_orphans(trial.committer_context(2))):
-        raise PromiseBrokenError(
-            Promise.FOUND, "after a task had prepared and its driver was killed, it finds nothing"
-        )
+        raise trial.broken("after a task had prepared and its driver was killed, it finds nothing")
     driver = trial.started(2)
     driver.commit(trial.prepared(2, 1, b))
     trial.prepared(2, 2, c)
     trial.started(3)
     left = [info.what for info in trial.copy().list_orphans(trial.committer_context(3))]
     if left:
-        raise PromiseBrokenError(Promise.FOUND, f"after two new attempts, it still finds {left!r}")
-    trial.expect(Promise.FOUND, [b], "two new attempts")
+        raise trial.broken(f"after two new attempts, it still finds {left!r}")
+    trial.expect([b], "two new attempts")
 
 
 # -- for sinks that record the owner of their target
@@ -611,13 +563,13 @@ def _taken_over(trial: Trial) -> None:
     other.take_over()
     driver = other.started(1)
     let_fail(lambda: former.commit(trial.prepared(1, 2, b)))
-    trial.expect(Promise.TAKEN_OVER, [a], "the commit of a job whose target was taken over")
+    trial.expect([a], "the commit of a job whose target was taken over")
     waiting = other.prepared(1, 1, c)
     for step in _late_steps(former):
         let_fail(step)
     driver.commit(waiting)
     driver.commit(other.prepared(1, 2, d))
-    trial.expect(Promise.TAKEN_OVER, [a, c, d], "that, and commits of the job that took it over")
+    trial.expect([a, c, d], "that, and commits of the job that took it over")
 
 
 def _promised(trial: Trial) -> None:
@@ -632,11 +584,11 @@ def _promised(trial: Trial) -> None:
     except (ConfigurationError, SinkError):
         outcome = "was refused"
     let_fail(lambda: driver.commit(transactions))
-    trial.expect(Promise.PROMISED, [a], f"a take-over that {outcome}, and the owner's commit")
+    trial.expect([a], f"a take-over that {outcome}, and the owner's commit")
     trial.job.promised = 0
     other.take_over()
     other.started(1).commit(other.prepared(1, 1, b))
-    trial.expect(Promise.PROMISED, [a, b], "a take-over when nothing was promised any more")
+    trial.expect([a, b], "a take-over without in-doubt output")
 
 
 FOR_ALL: dict[Promise, Story] = {

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal
@@ -21,6 +22,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from turnback.api.environment import StreamExecutionEnvironment
+from turnback.api.lookup import value_reader
 from turnback.api.streams import DataStream
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.option import positive
@@ -33,14 +35,10 @@ from turnback.plan.graph import StreamGraph
 from turnback.plan.sources import PARTITION_COLUMN, EpochLimit, partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
-from turnback.state.backend import sub_codec
-from turnback.state.expiry import TIME_BYTES
 from turnback.state.files import StorageRef
-from turnback.state.schema import LIST_KINDS
 from turnback.values.columns import Batch, stream_columns, stream_schema
 from turnback.values.hints import as_type
-from turnback.values.serializer import Serializer
-from turnback.values.typeinfo import TypeInfo, type_from_descriptor
+from turnback.values.typeinfo import TypeInfo
 
 Converter = Callable[[Any], Any]
 """Takes a value of JSON, or a text of CSV; raises `ValueError` if it does not fit."""
@@ -172,7 +170,6 @@ def _converter(type: pa.DataType) -> Converter:
 
 
 def _text_converter(type: pa.DataType) -> Converter:
-    """How a text of CSV becomes a value of a type."""
     convert = _converter(type)
     if pa.types.is_integer(type):
         return lambda v: convert(int(_unless(not _WHOLE.fullmatch(v), v)))
@@ -295,8 +292,8 @@ class PushedElements(LocalSource):
         self._next = json.loads(offset)["pushes"]
         if self._next > len(self.batches):
             raise StateError(
-                f"source {self.uid!r}: {self._next} pushes were read before, and this harness has "
-                f"had {len(self.batches)}. Push the same again, or start the job afresh"
+                f"source {self.uid!r}: {self._next} pushes were read before, but this harness "
+                f"has had {len(self.batches)}. Push the same again, or start the job fresh"
             )
 
     def end_here(self) -> None:
@@ -355,10 +352,13 @@ class FileSource(LocalSource):
         super().__init__(type)
         if format not in _READERS:
             raise PlanError(
-                f"from_files: without Spark there are {', '.join(_READERS)}, not {format!r}"
+                f"from_files: without Spark, only {', '.join(_READERS)} are supported, not "
+                f"{format!r}"
             )
         if options:
-            raise PlanError(f"from_files: without Spark there are no options, got {dict(options)}")
+            raise PlanError(
+                f"from_files: options are not supported without Spark, got {dict(options)}"
+            )
         self._path = path
         self._limit = limit
         self._parse = _READERS[format]
@@ -384,10 +384,9 @@ class FileSource(LocalSource):
 
     def _entry(self, path: Path) -> str:
         """What is known of a file before it is read."""
-        found = path.stat()
-        changed_ms = found.st_mtime_ns // 1_000_000
+        changed_ms = _modified_ms(path)
         fields = {"path": path.as_uri(), "timestamp": changed_ms, "batchId": len(self._log)}
-        return json.dumps({**fields, SIZE: found.st_size})
+        return json.dumps({**fields, SIZE: path.stat().st_size})
 
     @property
     def offset(self) -> str | None:
@@ -445,7 +444,7 @@ class Pushes:
         source = self.sources.setdefault(uid, PushedElements(uid, type))
         if source.schema != type and source.batches:
             raise PlanError(
-                f"source {uid!r} has had elements of {source.schema} and is declared as {type} now"
+                f"source {uid!r} had elements of {source.schema} but is now declared as {type}"
             )
         source.schema = type
         source.partitions = tuple(f"{uid}-{number}" for number in range(partitions))
@@ -512,31 +511,18 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
         raise StateError(f"job {directory.name!r} has no checkpoint yet; push something first")
     snapshot = Snapshot(manifest, StorageRef(directory.storage.uri))
     state = snapshot.state(uid, name)
-    schema = state.schema
-    key_of = schema.key.codec().decode
-    value_of = Serializer(type_from_descriptor(schema.value)).decode
-    sub_of = None if schema.sub is None else sub_codec(type_from_descriptor(schema.sub)).decode
-    times = 0 if schema.ttl is None else TIME_BYTES
-    rows = [
-        row
-        for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1)
-        for row in table.select(["key", "sub", "value"]).to_pylist()
-    ]
-    values: dict[Any, Any] = {}
-    for row in sorted(rows, key=lambda row: row["sub"] or b""):  # elements of lists in order
-        key = key_of(row["key"])
-        value = value_of(row["value"][times:])
-        if sub_of is not None:
-            values.setdefault(key, {})[sub_of(row["sub"])] = value
-        elif schema.kind in LIST_KINDS:
-            values.setdefault(key, []).append(value)
-        else:
-            values[key] = value
-    return values
+    stored: defaultdict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1):
+        for row in table.select(["key", "sub", "value"]).to_pylist():
+            stored[row["key"]].append((row["sub"] or b"", row["value"]))
+    key_of = state.schema.key.codec().decode
+    read = value_reader(state.schema)
+    # Sorted, because positions are the order of a list.
+    return {key_of(k): read(*zip(*sorted(rows), strict=True)) for k, rows in stored.items()}
 
 
 def unknown(what: str, given: object, names: Collection[str]) -> ConfigurationError:
     """The error for an unknown name, with the nearest known one."""
     near = get_close_matches(str(given), names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(names))}"
     return ConfigurationError(f"there is no {what} {given!r}; {hint if names else 'there is none'}")

@@ -53,12 +53,7 @@ PANE_START = "window_start"
 
 
 class PaneFunction(Function, ABC):
-    """Base of what runs windows by their panes.
-
-    Attributes:
-        panes: How windows are cut.
-        in_order: Whether elements are processed one after the other.
-    """
+    """Base of what runs windows by their panes."""
 
     panes: Panes
     in_order = True
@@ -85,9 +80,9 @@ class PaneFunction(Function, ABC):
         if start != self.panes.start(pane):
             raise StateError(
                 f"operator {uid!r}: its state has a window, or a part of one, from {start} to "
-                f"{pane + 1}, where the windows of this program begin and end elsewhere. Size, "
-                f"slide and offset of windows cannot change as long as windows are open: give the "
-                f"operator another uid, or stop the job with --drain first"
+                f"{pane + 1}, which does not match the windows of this program. Size, slide and "
+                "offset of windows cannot change while windows are open: give the operator "
+                "another uid, or stop the job with --drain first"
             )
 
 
@@ -164,19 +159,15 @@ class Panes:
         return AlignedWindows(self.size, self.slide, self.offset).definition()
 
     def of_time(self, time: Any) -> Any:
-        """The pane of a time."""
         return time - (time - self.offset) % self.width + (self.width - 1)
 
     def start(self, pane: Any) -> Any:
-        """Where a pane begins."""
         return pane + 1 - self.width
 
     def first_window(self, pane: Any) -> Any:
-        """The first window that a pane is in."""
         return pane + (self._grid() - pane) % self.slide
 
     def last_window(self, pane: Any) -> Any:
-        """The last window that a pane is in."""
         return self.window_before(pane + (self.size - self.width))
 
     def window_before(self, time: Any) -> Any:
@@ -188,11 +179,9 @@ class Panes:
         return after < upto and (after == MIN_TIME or self.window_before(upto) > after)
 
     def of_window(self, last: int) -> range:
-        """The panes of a window."""
         return range(last - self.size + self.width, last + 1, self.width)
 
     def window(self, last: int) -> TimeWindow:
-        """The window with this last millisecond."""
         return TimeWindow(last + 1 - self.size, last + 1)
 
     def _grid(self) -> int:
@@ -209,12 +198,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class WindowCombination(Combination):
-    """Turns elements into rows of the key, the pane, and the accumulators of its elements.
-
-    Attributes:
-        panes: How windows are cut.
-        assigner: The windows.
-    """
+    """Turns elements into rows of the key, the pane, and the accumulators of its elements."""
 
     panes: Panes
     assigner: WindowAssigner
@@ -226,19 +210,8 @@ class WindowCombination(Combination):
         over: Times = np.where(watermarks >= first, last, MIN_TIME)
         return over
 
-    def combine_panes(
-        self, batch: pa.RecordBatch, keys: pa.Array, panes: Times, index: Any
-    ) -> pa.RecordBatch:
-        """The rows of groups of elements, of which keys and panes are given."""
-        groups = Groups(index, len(keys))
-        columns = [*key_columns(keys, self.key), pa.array(self.panes.start(panes))]
-        for aggregate in self.aggregates.values():
-            inputs = [batch.column(name) for name in aggregate.columns]
-            with naming_keys(keys):
-                columns.append(aggregate.combine(groups, *inputs))
-        return record_batch(columns, self.type)
 
-
+@dataclass(eq=False, repr=False)
 class WindowAggregation(PaneFunction):
     """Merges what combinations give into panes, and panes into windows.
 
@@ -247,19 +220,11 @@ class WindowAggregation(PaneFunction):
 
     in_order = False
 
-    def __init__(
-        self,
-        key: KeySpec,
-        aggregates: Mapping[str, Aggregate],
-        accumulators: RowTypeInfo,
-        type: RowTypeInfo,
-        panes: Panes,
-    ) -> None:
-        self.key = key
-        self.aggregates = aggregates
-        self.accumulators = accumulators
-        self.type = type
-        self.panes = panes
+    key: KeySpec
+    aggregates: Mapping[str, Aggregate]
+    accumulators: RowTypeInfo
+    type: RowTypeInfo
+    panes: Panes
 
     def folded_type(self) -> TypeInfo:
         return self.accumulators
@@ -375,7 +340,6 @@ class DeclaredWindows:
     """A declared aggregation in windows, in both of the ways in which it can be run.
 
     Attributes:
-        type: Of what comes out.
         plan: To aggregate one element after the other.
         combined: To combine elements first; None where that is not possible.
     """
@@ -388,18 +352,14 @@ class DeclaredWindows:
 def plan_window_aggregation(
     plan: WindowPlan, key: KeySpec, aggregates: Mapping[str, Aggregate]
 ) -> DeclaredWindows:
-    """Check a declared aggregation in windows.
-
-    Raises:
-        PlanError: It names columns that are not there, or cannot be aggregated.
-    """
+    """Check a declared aggregation in windows."""
     combination, aggregation = plan_aggregation(plan.element_type, key, aggregates)
     keys = aggregation.key.columns
     for name in (WINDOW_START, WINDOW_END):
         if name in keys or name in aggregates:
             raise PlanError(
-                f"aggregate: {name!r} is what a bound of the window is called; choose another name "
-                f"for the {'column of the key' if name in keys else 'aggregate'}"
+                f"aggregate: {name!r} is the name of a window bound; choose another name for the "
+                f"{'column of the key' if name in keys else 'aggregate'}"
             )
     states = aggregation.accumulators
     results = aggregation.type.types[len(keys) :]

@@ -113,7 +113,6 @@ class IntervalJoinPlan:
     """Everything an interval join is made of.
 
     Attributes:
-        types: Those of the left and of the right elements.
         late_left: Where left elements go that are later than the watermark; None drops them.
         late_right: The same for right elements.
     """
@@ -127,8 +126,8 @@ class IntervalJoinPlan:
     def with_bounds(self, lower_ms: int, upper_ms: int) -> IntervalJoinPlan:
         if lower_ms > upper_ms:
             raise PlanError(
-                f"interval_join: the lower bound must not be above the upper one, and the interval "
-                f"is {lower_ms} ms to {upper_ms} ms, both included"
+                "interval_join: the lower bound must not be above the upper bound, but the "
+                f"interval is {lower_ms} ms to {upper_ms} ms, both inclusive"
             )
         return replace(self, interval=Interval(lower_ms, upper_ms))
 
@@ -213,7 +212,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         time: int | None = ctx.timestamp()
         if time is None:
             raise PlanError(
-                "interval_join needs timestamps, and the elements have none: put "
+                "interval_join needs timestamps, but the elements have none: call "
                 "assign_timestamps_and_watermarks(...) before key_by, on both streams"
             )
         return time

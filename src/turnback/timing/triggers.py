@@ -99,8 +99,18 @@ class Trigger(ABC):
         return
 
 
+class _BaseTrigger(Trigger):
+    """Base of the built-in triggers: a timer changes nothing, unless a subclass says so."""
+
+    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+
 @dataclass(frozen=True)
-class EventTimeTrigger(Trigger):
+class EventTimeTrigger(_BaseTrigger):
     """Fires once the watermark has passed the end of the window, and for each late element."""
 
     @staticmethod
@@ -116,9 +126,6 @@ class EventTimeTrigger(Trigger):
     def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def on_merge(self, window: Any, ctx: Any) -> None:
         if window.max_timestamp() > ctx.get_current_watermark():
             ctx.register_event_time_timer(window.max_timestamp())
@@ -128,7 +135,7 @@ class EventTimeTrigger(Trigger):
 
 
 @dataclass(frozen=True)
-class ProcessingTimeTrigger(Trigger):
+class ProcessingTimeTrigger(_BaseTrigger):
     """Fires when the clock has passed the end of the window."""
 
     @staticmethod
@@ -142,9 +149,6 @@ class ProcessingTimeTrigger(Trigger):
     def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def on_merge(self, window: Any, ctx: Any) -> None:
         ctx.register_processing_time_timer(window.max_timestamp())
 
@@ -153,21 +157,15 @@ class ProcessingTimeTrigger(Trigger):
 
 
 @dataclass(frozen=True)
-class NeverTrigger(Trigger):
+class NeverTrigger(_BaseTrigger):
     """Never fires."""
 
     def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> TriggerResult:
         return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
 
 @dataclass(frozen=True)
-class CountTrigger(Trigger):
+class CountTrigger(_BaseTrigger):
     """Fires after every so many elements."""
 
     count: int
@@ -180,12 +178,6 @@ class CountTrigger(Trigger):
         seen = ctx.get_partitioned_state(_COUNT)
         seen.add(1)
         return self._if_full(seen)
-
-    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: Any) -> None:
         ctx.merge_partitioned_state(_COUNT)
@@ -233,7 +225,7 @@ def _purging(result: TriggerResult) -> TriggerResult:
 
 
 @dataclass(frozen=True)
-class ContinuousEventTimeTrigger(Trigger):
+class ContinuousEventTimeTrigger(_BaseTrigger):
     """Fires again and again while the watermark passes, and once at the end of the window."""
 
     interval_ms: int
@@ -258,9 +250,6 @@ class ContinuousEventTimeTrigger(Trigger):
         self._set(time + self.interval_ms, window, ctx)
         return TriggerResult.FIRE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         return False
 
@@ -277,7 +266,7 @@ class ContinuousEventTimeTrigger(Trigger):
 
 
 @dataclass(frozen=True)
-class ContinuousProcessingTimeTrigger(Trigger):
+class ContinuousProcessingTimeTrigger(_BaseTrigger):
     """Fires again and again, by the clock."""
 
     interval_ms: int
@@ -297,9 +286,6 @@ class ContinuousProcessingTimeTrigger(Trigger):
             return TriggerResult.CONTINUE
         self._set(time + self.interval_ms, ctx)
         return TriggerResult.FIRE
-
-    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
         return False

@@ -414,7 +414,6 @@ class WindowOperator(KeyedProcessFunction):
     # -- time
 
     def _gone_at(self, window: TimeWindow) -> int:
-        """When a window is forgotten."""
         if window == GLOBAL_WINDOW:
             return MAX_TIME
         lateness = self._plan.lateness_ms if self._plan.assigner.is_event_time else 0
@@ -425,7 +424,6 @@ class WindowOperator(KeyedProcessFunction):
         return self._plan.assigner.is_event_time and self._gone_at(window) <= watermark
 
     def cleanup_timer(self, window: TimeWindow) -> tuple[TimeDomain, int]:
-        """The timer with which a window is forgotten."""
         return self._domain, self._gone_at(window)
 
     def _register_timers(self, window: TimeWindow, ctx: Any) -> None:
@@ -508,16 +506,16 @@ def merged_to_nothing(function: Any, method: str) -> PlanError:
     """The error for a function that takes two values of a window and returns None."""
     name = type(user_function(function)).__name__
     return PlanError(
-        f"{name}.{method} returned None, so what it was given would be lost. The parts of sliding "
-        f"windows and of sessions are merged by it: return the merged value"
+        f"{name}.{method} returned None, so its arguments would be lost. It merges the parts of "
+        "sliding windows and of sessions: return the merged value"
     )
 
 
 def missing_timestamps(assigner: WindowAssigner) -> PlanError:
     """The error that elements without timestamps are met with."""
     return PlanError(
-        f"{type(assigner).__name__} needs timestamps, and the elements have none: put "
-        f"assign_timestamps_and_watermarks(...) before key_by"
+        f"{type(assigner).__name__} needs timestamps, but the elements have none: call "
+        "assign_timestamps_and_watermarks(...) before key_by"
     )
 
 

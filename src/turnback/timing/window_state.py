@@ -26,13 +26,13 @@ from turnback.values.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, Typ
 WINDOW_STATE = "window.state"
 GLOBAL_STATE = "window.global"
 MERGING = (
-    "windows that merge, such as sessions, cannot have state of their own; use global_state(), "
-    "which is that of the key"
+    "windows that merge, such as sessions, cannot have their own state; use global_state(), "
+    "which belongs to the key"
 )
 """Why windows have no state; or else"""
 UNFORESEEN = (
-    "state of windows is asked for in a way that cannot be foreseen; override clear(self, context) "
-    "in the ProcessWindowFunction, which says that it has some"
+    "the use of window state cannot be detected here; override clear(self, context) in the "
+    "ProcessWindowFunction to declare that it has window state"
 )
 NAMED_IN_WINDOW = RowTypeInfo(
     ("start", "end", "name"), (Types.LONG(), Types.LONG(), Types.STRING())
@@ -197,7 +197,7 @@ class _Aggregating(WindowState):
         if merged is None:
             raise StateError(
                 f"state {self._descriptor.name!r}: merge of its AggregateFunction returned None, "
-                f"so what windows have would be lost when they merge; return the merged accumulator"
+                "so the contents of merging windows would be lost; return the merged accumulator"
             )
         self._write(merged)
 
@@ -212,12 +212,7 @@ _KINDS: dict[str, type[WindowState]] = {
 
 
 class WindowStateStore:
-    """The states of one window, or of one key; PyFlink's `KeyedStateStore`.
-
-    Args:
-        states: The map that holds them all.
-        window: The window; None for the key.
-    """
+    """The states of one window, or of one key; PyFlink's `KeyedStateStore`."""
 
     def __init__(self, states: Any, window: TimeWindow | None = None) -> None:
         self._states = states
@@ -245,9 +240,9 @@ class WindowStateStore:
         descriptor.check()
         if descriptor.ttl is not None:
             raise StateError(
-                f"state {descriptor.name!r} has a time to live, which state of windows cannot "
-                f"have: it is deleted with its window. State of a key can: ask for it in open(), "
-                f"with runtime_context.get_state(...)"
+                f"state {descriptor.name!r} has a time to live, which window state does not "
+                "support: it is deleted with its window. For keyed state with a time to live, "
+                "use runtime_context.get_state(...) in open()"
             )
         entry = descriptor.name if self._window is None else (*self._window, descriptor.name)
         return _KINDS[descriptor.kind](self._states, entry, descriptor)
@@ -262,7 +257,6 @@ class WindowStates:
     """The states that a `ProcessWindowFunction` keeps, of every window of a key and of the key.
 
     Args:
-        runtime_context: Where the maps are asked for that hold them.
         refusal: Why windows cannot have state; None if they can.
     """
 
@@ -284,11 +278,9 @@ class WindowStates:
         return WindowStateStore(self._of_key)
 
     def windows(self) -> set[tuple[int, int]]:
-        """The windows of the current key that have state."""
         return {(each[0], each[1]) for each in self._of_windows}
 
     def forget(self, window: TimeWindow) -> None:
-        """Delete the state of a window."""
         for entry in self._of_windows.of_window(window):
             self._of_windows.remove(entry)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from turnback.core.units import format_duration
 from turnback.errors import PlanError
@@ -106,42 +106,36 @@ def _aligned(size: Any, slide: Any, offset: Any) -> tuple[int, int, int]:
     return size_ms, slide_ms, offset_ms
 
 
-class TumblingEventTimeWindows(AlignedWindows):
-    """Adjacent windows of equal size, by event time."""
-
+class _TumblingWindows(AlignedWindows):
     @classmethod
-    def of(cls, size: Time, offset: Time | None = None) -> TumblingEventTimeWindows:
+    def of(cls, size: Time, offset: Time | None = None) -> Self:
         return cls(*_aligned(size, None, offset))
 
 
-class TumblingProcessingTimeWindows(AlignedWindows):
+class TumblingEventTimeWindows(_TumblingWindows):
+    """Adjacent windows of equal size, by event time."""
+
+
+class TumblingProcessingTimeWindows(_TumblingWindows):
     """One window after the other, by the clock."""
 
     is_event_time = False
 
+
+class _SlidingWindows(AlignedWindows):
     @classmethod
-    def of(cls, size: Time, offset: Time | None = None) -> TumblingProcessingTimeWindows:
-        return cls(*_aligned(size, None, offset))
-
-
-class SlidingEventTimeWindows(AlignedWindows):
-    """Overlapping windows, by event time."""
-
-    @classmethod
-    def of(cls, size: Time, slide: Time, offset: Time | None = None) -> SlidingEventTimeWindows:
+    def of(cls, size: Time, slide: Time, offset: Time | None = None) -> Self:
         return cls(*_aligned(size, slide, offset))
 
 
-class SlidingProcessingTimeWindows(AlignedWindows):
+class SlidingEventTimeWindows(_SlidingWindows):
+    """Overlapping windows, by event time."""
+
+
+class SlidingProcessingTimeWindows(_SlidingWindows):
     """Windows that overlap, by the clock."""
 
     is_event_time = False
-
-    @classmethod
-    def of(
-        cls, size: Time, slide: Time, offset: Time | None = None
-    ) -> SlidingProcessingTimeWindows:
-        return cls(*_aligned(size, slide, offset))
 
 
 SessionGap = Callable[[Any], int]
@@ -153,6 +147,14 @@ class _SessionWindows(WindowAssigner):
 
     gap: int | SessionGap
     merges = True
+
+    @classmethod
+    def with_gap(cls, size: Time) -> Self:
+        return cls(as_milliseconds(size, "the gap of a session", least=1))
+
+    @classmethod
+    def with_dynamic_gap(cls, session_window_time_gap_extractor: Any) -> Self:
+        return cls(_dynamic_gap(session_window_time_gap_extractor))
 
     def assign_windows(self, element: Any, timestamp: int) -> Collection[TimeWindow]:
         gap = self.gap if isinstance(self.gap, int) else self.gap(element)
@@ -177,29 +179,11 @@ def _dynamic_gap(extractor: Any) -> SessionGap:
 class EventTimeSessionWindows(_SessionWindows):
     """Sessions by event time: a window ends after a gap without elements."""
 
-    @classmethod
-    def with_gap(cls, size: Time) -> EventTimeSessionWindows:
-        return cls(as_milliseconds(size, "the gap of a session", least=1))
-
-    @classmethod
-    def with_dynamic_gap(cls, session_window_time_gap_extractor: Any) -> EventTimeSessionWindows:
-        return cls(_dynamic_gap(session_window_time_gap_extractor))
-
 
 class ProcessingTimeSessionWindows(_SessionWindows):
     """Sessions by the clock: a window ends when nothing came for a while."""
 
     is_event_time = False
-
-    @classmethod
-    def with_gap(cls, size: Time) -> ProcessingTimeSessionWindows:
-        return cls(as_milliseconds(size, "the gap of a session", least=1))
-
-    @classmethod
-    def with_dynamic_gap(
-        cls, session_window_time_gap_extractor: Any
-    ) -> ProcessingTimeSessionWindows:
-        return cls(_dynamic_gap(session_window_time_gap_extractor))
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ def type_mismatch(value: Any, type_: TypeInfo, reason: str) -> ElementTypeError:
     if len(declared) > 120:
         declared = declared[:117] + "..."
     return ElementTypeError(
-        f"{short_repr(value)} of class {type(value).__name__} does not fit the type {declared}: "
-        f"{reason}"
+        f"{short_repr(value)} of class {type(value).__name__} does not match the type "
+        f"{declared}: {reason}"
     )
 
 
@@ -108,7 +108,7 @@ def _int_coercer(type_: TypeInfo, low: int | None, high: int | None) -> Coercer:
                 raise type_mismatch(value, type_, "expected an int")
             value = operator.index(value)
         if low is not None and high is not None and not low <= value <= high:
-            raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
+            raise type_mismatch(value, type_, f"it is not between {low} and {high}")
         result: int = value
         return result
 
@@ -211,11 +211,11 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "time": (_time, "a datetime.time without a zone"),
     "timestamp": (
         _timestamp,
-        "a datetime without a zone (for one with a zone declare Types.INSTANT())",
+        "a datetime without a zone (for one with a zone, declare Types.INSTANT())",
     ),
     "instant": (
         _instant,
-        "a datetime with a zone (for one without declare Types.SQL_TIMESTAMP())",
+        "a datetime with a zone (for one without, declare Types.SQL_TIMESTAMP())",
     ),
 }
 """How a value becomes one of the class of its type, or None; and what was expected."""
@@ -288,8 +288,8 @@ def _by_name(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
         raise type_mismatch(
             row,
             type_,
-            f"{' and '.join(problems)}. A Row with names is taken by its names; give a tuple to "
-            "have values taken by position",
+            f"{' and '.join(problems)}. A Row with names is matched by name; use a tuple to "
+            "match values by position",
         )
     values = dict(zip(given, row, strict=True))
     return tuple([values[n] for n in type_.names])

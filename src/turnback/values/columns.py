@@ -69,15 +69,11 @@ def from_column(column: pa.Array, type_: TypeInfo) -> list[Any]:
             return special(column)
     if isinstance(type_, DecimalTypeInfo):
         return _decimals(column)
-    if not column.null_count and _is_number(column.type):
+    if not column.null_count and (pt.is_integer(column.type) or pt.is_floating(column.type)):
         column = column.to_numpy()  # has always been fast, which cannot be said of to_pylist
         return column.tolist()  # type: ignore[no-any-return]
     result: list[Any] = column.to_pylist()
     return result
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
 def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:
@@ -117,9 +113,9 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
         raise
     if isinstance(column, pa.ChunkedArray):  # Arrow's way out when an array would be too large
         raise TooLargeError(
-            f"{len(values):,} values of {type_} have more than 2 GiB together, which is all that a "
-            f"column of one Arrow batch holds; set spark.sql.execution.arrow.maxRecordsPerBatch to "
-            f"fewer records, or make the values smaller"
+            f"{len(values):,} values of {type_} have more than 2 GiB in total, the limit of a "
+            "column of one Arrow batch; set spark.sql.execution.arrow.maxRecordsPerBatch to "
+            "fewer records, or make the values smaller"
         )
     if name == "float" and pc.any(pc.is_inf(column)).as_py():
         _check_infinite(values, type_)
@@ -148,7 +144,7 @@ def _raise_for_bad_value(values: list[Any], type_: TypeInfo) -> None:
             pa.array([value], type=arrow)
         except (pa.ArrowException, OverflowError, UnicodeError, ValueError, TypeError) as error:
             big = type_ == Types.BIG_INT()
-            reason = "a column holds at most 38 digits" if big else str(error)
+            reason = "a column can have at most 38 digits" if big else str(error)
             raise type_mismatch(value, type_, reason) from None
 
 

@@ -77,12 +77,7 @@ def _declared_elements(
 
 
 def declared_value(type_: TypeInfo, stored: Convert) -> Convert:
-    """Return the function that gives a value of a flat type as it comes back from the store.
-
-    Args:
-        type_: The type.
-        stored: What is called with a value, but not None, that is not in that form yet.
-    """
+    """Return the function that gives a value of a flat type as it comes back from the store."""
     scope: Scope = {"stored": stored}
     if isinstance(type_, RowTypeInfo):
         lines = _row_lines(type_, scope)

@@ -107,7 +107,7 @@ def _from_generic(
         return MapTypeInfo(_from_hint(args[0], inside), _from_hint(args[1], inside))
     if origin is tuple:
         if Ellipsis in args or not args:
-            raise _unsupported(hint, ": a tuple has a fixed number of values, use list[X]")
+            raise _unsupported(hint, ": a tuple has a fixed number of values; use list[X]")
         return Types.TUPLE([_from_hint(a, inside) for a in args])
     raise _unsupported(hint)
 
@@ -117,7 +117,11 @@ def _from_class(cls: type, inside: tuple[Any, ...]) -> TypeInfo:
         raise _unsupported(cls, ": it contains itself")
     names = _field_names(cls)
     if names is None:
-        bare = ": say what is in it, for example list[int]" if cls in (list, dict, tuple) else ""
+        bare = (
+            ": specify the type of its elements, for example list[int]"
+            if cls in (list, dict, tuple)
+            else ""
+        )
         raise _unsupported(cls, bare)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -246,7 +250,7 @@ def parse_ddl(text: str) -> TypeInfo:
     try:
         return _Parser(text).parse()
     except RecursionError:
-        raise UnsupportedTypeError(f"the type {text[:40]!r}... is nested too deep") from None
+        raise UnsupportedTypeError(f"the type {text[:40]!r}... is nested too deeply") from None
 
 
 class _Parser:
@@ -356,8 +360,8 @@ class _Parser:
             self._at -= 1
             known = ", ".join(sorted(_SPARK_WORDS))
             raise self._error(
-                f"unknown type {word!r}; known are {known}, decimal(p,s), array<>, map<,> and "
-                "struct<>"
+                f"unknown type {word!r}; known types are {known}, decimal(p,s), array<>, map<,> "
+                "and struct<>"
             )
         if word in _LENGTH_ALLOWED and self._accept("("):
             self._number()

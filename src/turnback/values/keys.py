@@ -130,13 +130,12 @@ class KeyNormalizer:
 
 def _null_key(key: Any) -> NullKeyError:
     return NullKeyError(
-        f"the key {short_repr(key)} is or holds null; filter these elements out or give them a key "
-        "of their own before key_by"
+        f"the key {short_repr(key)} is or contains null; filter these elements out or give them "
+        "a separate key before key_by"
     )
 
 
 def _not_null(convert: Convert) -> Convert:
-    """Return a function of keys that refuses null."""
 
     def checked(key: Any) -> Any:
         if key is None:
@@ -227,11 +226,11 @@ def _check_key_type(type_: TypeInfo) -> None:
         if type_ == Types.PICKLED_BYTE_ARRAY():
             name = "a pickled object"
         elif type_ in (Types.FLOAT(), Types.DOUBLE()):
-            reason = "NaN does not equal itself, and 0.0 equals -0.0, which has other bytes"
+            reason = "NaN does not equal itself, and 0.0 equals -0.0, which has different bytes"
         advice = "cast it to a decimal, a string or a bigint"
         if isinstance(type_, ListTypeInfo | MapTypeInfo):
             reason = "keys are single values, or tuples and rows of them"
-            advice = "key by a function that returns a tuple, or by a text made of its elements"
+            advice = "key by a function that returns a tuple, or by a string made of its elements"
         raise PlanError(f"{name} cannot be a key: {reason}; {advice}")
 
 

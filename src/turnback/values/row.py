@@ -51,7 +51,7 @@ class Row(tuple[Any, ...]):
             if not fields:
                 return _new(cls, values)
             if values:
-                raise TypeError("give a Row all of its values with names, or none")
+                raise TypeError("create a Row with names for all of its values, or for none")
             names = (*fields,)
             return _new(_classes.get(names) or row_class(names), (*fields.values(),))
         return _new(cls, _in_order(cls.__row_names__, values, fields))
@@ -102,7 +102,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 
 def _make_class(names: tuple[str, ...]) -> type[Row]:
     if len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
-        raise TypeError(f"field names must be strings and differ from each other, got {names}")
+        raise TypeError(f"field names must be distinct strings, got {names}")
     body: dict[str, Any] = {"__slots__": (), "__row_names__": names, "__module__": __name__}
     body["__contains__"] = lambda self, name: name in names
     for index, name in enumerate(names):

@@ -221,7 +221,9 @@ def _check_fields(names: tuple[str, ...], types: tuple[TypeInfo, ...]) -> None:
         _check_type(f"field {name!r}", type_)
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
-        raise UnsupportedTypeError(f"a row cannot have two fields of one name: {', '.join(twice)}")
+        raise UnsupportedTypeError(
+            f"a row cannot have two fields with the same name: {', '.join(twice)}"
+        )
 
 
 def _check_type(what: str, type_: TypeInfo) -> None:
@@ -257,7 +259,7 @@ def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
         except UnsupportedTypeError:
             raise
         except RecursionError:
-            raise UnsupportedTypeError("a type descriptor is nested too deep") from None
+            raise UnsupportedTypeError("a type descriptor is nested too deeply") from None
         except (TypeError, ValueError, KeyError):
             pass
     raise UnsupportedTypeError(f"not a type descriptor: {repr(descriptor)[:80]}")

@@ -88,9 +88,7 @@ class RowPosition(NamedTuple):
             return cls(0, 0)
         match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
         if match is None:
-            raise ConfigurationError(
-                f"{cursor!r} is no cursor: pass what the page before gave as `next`"
-            )
+            raise ConfigurationError(f"invalid cursor {cursor!r}: pass `next` of the previous page")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -258,7 +256,7 @@ def page(
 def check_limit(limit: int) -> None:
     """Refuse a number of rows that no page can have."""
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
-        raise ConfigurationError(f"limit: a page has 1 to {MOST} rows, not {limit!r}")
+        raise ConfigurationError(f"limit must be between 1 and {MOST}, not {limit!r}")
 
 
 @dataclass

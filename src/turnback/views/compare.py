@@ -104,21 +104,10 @@ def summary(before: Snapshot, after: Snapshot) -> list[StateDiff]:
         for id in state_ids(before, after):
             pair = state_pair(before, after, *id)
             counts = Counter[Change]()
-            unchanged = 0
             for changes, same in _all_changes(pair):
                 counts.update(change.change for change in changes)
-                unchanged += same
-            counted.append(
-                StateDiff(
-                    *id,
-                    added=counts[Change.ADDED],
-                    removed=counts[Change.REMOVED],
-                    changed=counts[Change.CHANGED],
-                    unchanged=unchanged,
-                    incomparable=pair.problem,
-                    note=pair.note or None,
-                )
-            )
+                counts[Change.UNCHANGED] += same
+            counted.append(StateDiff.of(id, pair, counts))
     return counted
 
 
@@ -163,8 +152,8 @@ def _all_changes(pair: StatePair) -> Iterator[tuple[list[EntryChange], int]]:
 def _check_types(pair: StatePair) -> None:
     if pair.problem is not None:
         raise IncompatibleStateError(
-            f"{pair.schema.title} cannot be compared: {pair.problem}. Look at it in each of the "
-            "two snapshots instead"
+            f"{pair.schema.title} cannot be compared: {pair.problem}. View it in each of the two "
+            "snapshots instead"
         )
 
 
@@ -185,7 +174,7 @@ def _check_comparable(pair: StatePair) -> None:
     if problem is not None:
         raise IncompatibleStateError(
             f"{pair.schema.title} cannot be compared here: {problem}, so equal keys are in "
-            "different ones. Use `turnback diff`, which brings them together"
+            "different key groups. Use `turnback diff`, which matches them"
         )
 
 
@@ -206,8 +195,8 @@ def _compare(
     ranges = spans(max(pair.old_groups, pair.new_groups), parts)
     if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(
-            f"{start.cursor()!r} is no cursor here: pass what the page before gave as `next`, with "
-            "the same two snapshots"
+            f"invalid cursor {start.cursor()!r}: pass `next` of the previous page, with the same "
+            "two snapshots"
         )
     page: list[EntryChange] = []
     unchanged = 0

@@ -205,7 +205,6 @@ class AttemptLife:
 
     @property
     def ended(self) -> Record | None:
-        """The record of its end: `JobEnded` or `Restarting`."""
         ends = (r for r in reversed(self.records) if isinstance(r.event, JobEnded | Restarting))
         return next(ends, None)
 
@@ -251,7 +250,7 @@ class AttemptLife:
             process = self.info.process if self.info is not None else None
             who = f"the driver (pid {process.pid} on {process.host})" if process else "the driver"
             kind = "driver died"
-            cause = f"{who} was killed, ran out of memory, or its machine went down"
+            cause = f"{who} was killed, ran out of memory, or its machine failed"
         else:
             return None
         return model.FailureRow(

@@ -132,12 +132,11 @@ class Job:
         info = self.directory.info()
         uri = self.directory.storage.uri
         if info is None:
-            raise NotFoundError(f"{display_path(uri)} is no job directory: it holds no {JOB}")
+            raise NotFoundError(f"{display_path(uri)} is not a job directory: it has no {JOB}")
         if info.job != self.name or not is_directory_of(last_segment(uri), info.job):
             raise CorruptFileError(
-                f"{display_path(uri)} says that it belongs to the job {info.job!r}, whose "
-                "directory has another name: it was copied or renamed. Give it its name again, or "
-                "remove it"
+                f"{display_path(uri)} belongs to job {info.job!r}, whose directory has another "
+                "name: it was copied or renamed. Rename it back, or remove it"
             )
         return info
 
@@ -300,9 +299,7 @@ class Job:
         program = self.program()
         settings = _savepoint_settings(program)
         if drain and savepoint is False:
-            raise ConfigurationError(
-                "a drained job is marked as such in a savepoint: take one, or do not drain"
-            )
+            raise ConfigurationError("draining requires a savepoint: take one, or do not drain")
         if savepoint is None and kind is not RequestKind.SAVEPOINT:
             on_stop = settings.on_stop and settings.directory is not None
             savepoint = target is not None or (kind is RequestKind.STOP and (on_stop or drain))
@@ -330,8 +327,8 @@ class Job:
             )
         if request is None and result is None:
             raise NotFoundError(
-                f"there is no request {id_}: it was never made, or it ended long ago and is "
-                "forgotten"
+                f"there is no request {id_}: it was never made, or it ended long ago and has "
+                "been deleted"
             )
         progress = self._requests.progress(id_)
         state = "RUNNING" if progress is not None else "WAITING"
@@ -358,15 +355,15 @@ class Job:
         if alive.takes_requests:
             return
         if alive.driver is None:
-            why = "has never been run by a driver"
+            why = "has never had a driver"
         elif is_terminal(alive.state):
             why = f"is {alive.state}"
         else:
             process = alive.driver
             why = f"is {alive.state}: its driver (pid {process.pid} on {process.host}) died"
         raise JobNotRunningError(
-            f"job {self.name!r} {why}, so nobody is there to do it. Start it again with `turnback "
-            "run`; it goes on from its latest checkpoint"
+            f"job {self.name!r} {why}, so it cannot process requests. Start it again with "
+            "`turnback run`; it resumes from its latest checkpoint"
         )
 
     # -- snapshots

@@ -64,7 +64,7 @@ class Jobs:
         try:
             job = self._by_name(check_job_name(name))
         except ConfigurationError as error:
-            raise JobNotFoundError(f"there is no such job: {error}") from None
+            raise JobNotFoundError(f"job not found: {error}") from None
         if job is None:
             raise self._missing(name)
         return job
@@ -76,7 +76,9 @@ class Jobs:
         hit the wrong one.
         """
         if not isinstance(text, str) or not text.strip():
-            raise JobNotFoundError(f"{text!r} names no job: give a name, an id, or a directory")
+            raise JobNotFoundError(
+                f"{text!r} does not specify a job: use a name, an id, or a directory"
+            )
         exact = self._by_name(text)
         if exact is not None:
             return exact
@@ -92,7 +94,9 @@ class Jobs:
             try:
                 rows.extend(job.savepoints())
             except StorageError as error:
-                _LOG.warning("the savepoints of job %r are left out: %s", job.name, error)
+                _LOG.warning(
+                    "the savepoints of job %r are missing from the list: %s", job.name, error
+                )
         return sorted(rows, key=lambda row: (row.created_ms, row.id), reverse=True)
 
     def timeline(self, job: Job) -> Timeline:
@@ -123,12 +127,12 @@ class Jobs:
             if len(fitting) == 1:
                 raise JobNotFoundError(
                     f"there is no job {text!r} in {self.root}. If you mean {fitting[0].name!r}, "
-                    "write its whole name or id: what changes a job takes no beginning of it"
+                    "use its full name or id: commands that change a job do not accept a prefix"
                 )
             if fitting:
                 names = ", ".join(repr(job.name) for job in fitting)
-                more = "the whole" if whole else "more of the"
-                raise AmbiguousJobError(f"{text!r} may be {names}: write {more} name")
+                more = "the full" if whole else "a longer"
+                raise AmbiguousJobError(f"{text!r} matches {names}: use {more} name")
         raise self._missing(text)
 
     def _job_in(self, segment: str) -> Job | None:
@@ -175,12 +179,12 @@ class Jobs:
         names = self.names()
         if not names:
             return JobNotFoundError(
-                f"there is no job {text!r}, nor any other in {self.root}. To look elsewhere, give "
+                f"there is no job {text!r}: {self.root} contains no jobs. To look elsewhere, use "
                 "--root, or set state.checkpoints.dir or the environment variable TURNBACK_ROOT"
             )
         folded = {name.casefold(): name for name in names}
         close = get_close_matches(text.casefold(), folded, 1)
-        hint = f"there is {', '.join(map(repr, names[:5]))}"
+        hint = f"available jobs: {', '.join(map(repr, names[:5]))}"
         if close:
             hint = f"did you mean {folded[close[0]]!r}?"
         elif len(names) > 5:

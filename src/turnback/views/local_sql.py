@@ -87,7 +87,7 @@ def query(snapshot: Snapshot, sql: str, most: int) -> tuple[list[str], list[list
     try:
         import duckdb
     except ImportError:
-        raise LeftToSpark("pip install 'turnback[query]' answers most queries at once") from None
+        raise LeftToSpark("pip install 'turnback[query]' makes most queries fast") from None
     views = {view.lower(): id for id, view in view_names(snapshot.state_ids).items()}
     with duckdb.connect(config=_SETTINGS) as connection:
         tree = _parse(connection, sql)
@@ -103,7 +103,7 @@ def query(snapshot: Snapshot, sql: str, most: int) -> tuple[list[str], list[list
             rows = [[_collected(value) for value in row] for row in result.fetchmany(most)]
         except duckdb.Error as error:
             if "Referenced column" in str(error) or "Referenced table" in str(error):
-                raise ConfigurationError(f"the query is wrong: {_text(error)}") from error
+                raise ConfigurationError(f"invalid query: {_text(error)}") from error
             raise LeftToSpark(_text(error)) from error
         found = [column[0] for column in result.description or ()]
     return _names(tree, found), rows
@@ -113,21 +113,21 @@ def unknown_table(name: str, views: Sequence[str]) -> ConfigurationError:
     """Say that no state is called so, with the nearest name."""
     near = get_close_matches(name, views, 1, 0.5)
     there = ", ".join(sorted(views)) or "none"
-    hint = f"did you mean {near[0]!r}?" if near else f"there is {there}"
+    hint = f"did you mean {near[0]!r}?" if near else f"available tables: {there}"
     return ConfigurationError(f"there is no table {name!r}; {hint}")
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
     """Return the syntax tree of a query that only reads."""
     if any(mark in sql for mark in '"`\\'):
-        raise LeftToSpark("quotes and backslashes mean something of their own to it")
+        raise LeftToSpark("Spark interprets its quotes or backslashes differently")
     ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     parsed = json.loads(text)
     if parsed["error"] and parsed.get("error_type") != "not implemented":
         raise LeftToSpark(str(parsed.get("error_message")))
     kinds = [statement.type.name for statement in connection.extract_statements(sql)]
     if parsed["error"] or kinds != ["SELECT"]:
-        raise ConfigurationError("a snapshot is only read: write one SELECT")
+        raise ConfigurationError("snapshots are read-only: use a single SELECT")
     node: dict[str, Any] = parsed["statements"][0]["node"]
     return node
 
@@ -145,7 +145,7 @@ class _Check:
     def tables(self) -> set[str]:
         """Return the tables of the query; raises as `query` does."""
         if self._named & self._views:
-            raise LeftToSpark("a name stands for two tables")
+            raise LeftToSpark("a name refers to two tables")
         for node in self._nodes:
             if "class" in node:
                 self._expression(node)
@@ -182,7 +182,7 @@ class _Check:
         distinct_on = any(m.get("distinct_on_targets") for m in node["modifiers"])
         sets = len(node["group_sets"]) > 1
         if distinct_on or sets or node.get("qualify") or node.get("sample"):
-            raise LeftToSpark("it has what Spark writes in another way")
+            raise LeftToSpark("it uses syntax that is different in Spark")
         stars = any(n.get("class") == "STAR" for n in self._nodes)
         for item in node["select_list"]:
             named = item.get("alias") or item["class"] in ("COLUMN_REF", "STAR")
@@ -196,12 +196,12 @@ class _Check:
             _only(node["join_type"], _JOINS)
             _only(node["ref_type"], {"CROSS", "REGULAR"})
         if node["sample"] or node.get("at_clause") or node.get("schema_name"):
-            raise LeftToSpark("it reads a table in a way of its own")
+            raise LeftToSpark("it reads a table in a way that DuckDB does not share with Spark")
 
 
 def _only(name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise LeftToSpark(f"it has {name}")
+        raise LeftToSpark(f"it uses {name}")
 
 
 def _constant(node: dict[str, Any]) -> tuple[str, Any]:
@@ -217,7 +217,7 @@ def _check_divisor(node: dict[str, Any]) -> None:
     divisor = _arguments(node)[-1]
     kind, text = _constant(divisor) if divisor["class"] == "CONSTANT" else ("", "0")
     if kind != "INTEGER" or not int(text):
-        raise LeftToSpark("it divides by what may be 0")
+        raise LeftToSpark("it may divide by 0")
 
 
 def _arguments(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -281,7 +281,7 @@ def _create(
     schema = StateTable(stored.schema).arrow_schema
     used = {node.get("function_name") for node in _nodes(tree)}
     if "decimal" in str(schema) and used & _INEXACT:
-        raise LeftToSpark("it computes with decimals")
+        raise LeftToSpark("it calculates with decimals")
     tables = [schema.empty_table(), *numbered(stored, 0, groups - 1)]
     connection.register("given", pa.concat_tables(tables))
     connection.execute(f'CREATE TABLE "{name}" AS SELECT * FROM given').fetchall()

@@ -35,9 +35,9 @@ def reading(*snapshots: Snapshot) -> Iterator[None]:
         for snapshot in snapshots:
             if _is_dropped(snapshot):
                 raise CheckpointNotFoundError(
-                    f"{snapshot.name} of job {snapshot.job!r} is not retained any more, because "
-                    "newer checkpoints have been taken. Choose a newer one, take a savepoint, or "
-                    "retain more with execution.checkpointing.num-retained"
+                    f"{snapshot.name} of job {snapshot.job!r} is no longer retained, because "
+                    "newer checkpoints have been taken. Choose a newer one, take a savepoint, "
+                    "or retain more with execution.checkpointing.num-retained"
                 ) from None
         raise
 

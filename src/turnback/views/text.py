@@ -174,7 +174,7 @@ def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
     JSON array or object.
     """
     if not isinstance(text, str):
-        raise ConfigurationError(f"a key is searched for by its text, not by {text!r}")
+        raise ConfigurationError(f"search for a key by its text, not by {text!r}")
     if len(types) == 1:
         return _parse(text, types[0])
     type_names = ", ".join(map(str, types))
@@ -182,7 +182,7 @@ def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
     parts = _json(text) if typed else [part.strip() for part in text.split(",")]
     if not isinstance(parts, list) or len(parts) != len(types):
         raise ConfigurationError(
-            f"{text!r} is no key of {len(types)} columns ({type_names}): write them as a JSON "
+            f"{text!r} is not a key of {len(types)} columns ({type_names}): write them as a JSON "
             "array, or separated by commas"
         )
     return tuple(_parse(part, type_, typed=typed) for part, type_ in zip(parts, types, strict=True))
@@ -209,7 +209,8 @@ def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
         fields = [fields[name] for name in type_.names]
     if not isinstance(fields, list) or len(fields) != len(type_.types):
         raise ConfigurationError(
-            f"{given!r} is no row of {', '.join(type_.names)}: write it as a JSON object or array"
+            f"{given!r} is not a row of {', '.join(type_.names)}: write it as a JSON object "
+            "or array"
         )
     return tuple(_parse(one, t, typed=True) for one, t in zip(fields, type_.types, strict=True))
 
@@ -277,4 +278,4 @@ def _invalid_key(given: Any, type_: TypeInfo) -> ConfigurationError:
     example = _EXAMPLES.get(name, "text" if name == "string" else "a number")
     text = repr(given)
     text = text if len(text) <= 80 else text[:77] + "..."
-    return ConfigurationError(f"{text} is no key of type {type_}: write {example}")
+    return ConfigurationError(f"{text} is not a key of type {type_}: write {example}")

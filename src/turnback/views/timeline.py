@@ -96,7 +96,7 @@ def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
 
 
 def _left_out(job: Job, error: StorageError) -> None:
-    _LOG.warning("job %r is left out of the timeline: %s", job.name, error)
+    _LOG.warning("job %r is missing from the timeline: %s", job.name, error)
 
 
 @dataclass(frozen=True, eq=False)

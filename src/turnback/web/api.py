@@ -118,15 +118,15 @@ class Parameter:
         elif text is None:
             return self.default
         elif self.choices and text not in self.choices:
-            problem = f"is one of {', '.join(self.choices)}, not {text[:40]!r}"
+            problem = f"must be one of {', '.join(self.choices)}, not {text[:40]!r}"
         elif self.type is str:
             if len(text) <= _MAX_TEXT and "\0" not in text:
                 return text
-            problem = "is too long or holds a NUL"
+            problem = "is too long or contains a NUL"
         elif not text.isascii() or not text.isdigit() or len(text) > len(str(self.most)):
-            problem = f"is a whole number, not {text[:40]!r}"
+            problem = f"must be a whole number, not {text[:40]!r}"
         elif not self.least <= int(text) <= self.most:
-            problem = f"is from {self.least} to {self.most}, not {text}"
+            problem = f"must be between {self.least} and {self.most}, not {text}"
         else:
             return int(text)
         raise RequestError(400, f"the parameter {self.name!r} {problem}")
@@ -183,7 +183,9 @@ class Endpoint:
         for name, _ in query.multi_items():
             if name not in known:
                 listed = ", ".join(sorted(known)) or "none"
-                raise RequestError(400, f"unknown parameter {name[:40]!r}; there are: {listed}")
+                raise RequestError(
+                    400, f"unknown parameter {name[:40]!r}; known parameters: {listed}"
+                )
             if len(query.getlist(name)) > 1:
                 raise RequestError(400, f"the parameter {name!r} is given more than once")
         return {p.name: p.parse(query.get(p.name)) for p in self.query}
@@ -200,7 +202,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         with fail_after(_TIMEOUT_S):
             return await to_thread.run_sync(function, limiter=limiter, abandon_on_cancel=True)
     except TimeoutError as error:
-        raise RequestError(504, f"the storage did not answer within {_TIMEOUT_S:.0f} s") from error
+        raise RequestError(504, f"the storage did not respond within {_TIMEOUT_S:.0f} s") from error
 
 
 def json_response(
@@ -231,14 +233,17 @@ def error_response(error: Exception, method: str, path: str) -> Response:
         _LOG.error("%s %s failed", method, path, exc_info=error)
         status = 500
         kind = "InternalError"
-        message = "something unexpected went wrong; see the log of the dashboard"
+        message = "unexpected error; see the log of the dashboard"
     return json_response(ErrorAnswer(error=ErrorInfo(kind=kind, message=message)), status, headers)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer what routing refuses: an unknown path, a wrong method."""
     if isinstance(error, HTTPException) and not isinstance(error, RequestError):
-        messages = {404: "there is nothing at this address", 405: "not with this method"}
+        messages = {
+            404: "there is nothing at this address",
+            405: "this address does not support this method",
+        }
         detail = messages.get(error.status_code, error.detail)
         error = HTTPException(error.status_code, detail, error.headers)
     return error_response(error, request.method, request.url.path)
@@ -273,7 +278,7 @@ async def _read_body(request: Request, endpoint: Endpoint) -> object:
     async for chunk in request.stream():
         data += chunk
         if len(data) > MAX_BODY:
-            raise RequestError(413, f"at most {MAX_BODY} bytes can be posted")
+            raise RequestError(413, f"the request body is larger than {MAX_BODY} bytes")
     try:
         return msgspec.json.decode(bytes(data) or b"{}", type=endpoint.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -287,7 +292,7 @@ def _decode(segment: str) -> str:
     except UnicodeDecodeError as error:
         raise RequestError(400, "the address is not encoded as UTF-8") from error
     if "\0" in text:
-        raise RequestError(400, "the address holds a NUL")
+        raise RequestError(400, "the address contains a NUL")
     return text
 
 
@@ -467,7 +472,10 @@ def delete_job(call: Call, *, savepoints: bool, job_id: str | None) -> Deleted:
 
     if job_id is not None and call.job.info().job_id != job_id:
         raise RequestError(
-            409, f"job {call.job.name!r} was started afresh meanwhile: look at it again", "Conflict"
+            409,
+            f"job {call.job.name!r} has been started fresh in the meantime: reload it and "
+            "try again",
+            "Conflict",
         )
     return deletion.delete_job(call.job, call.site.jobs, savepoints=savepoints)
 
@@ -492,7 +500,7 @@ def _snapshot(call: Call, text: str) -> Snapshot:
     if not known:
         raise RequestError(
             404,
-            f"job {call.job.name!r} has no snapshot {text[:80]!r}: give chk-N, latest or the id of "
-            "a savepoint",
+            f"job {call.job.name!r} has no snapshot {text[:80]!r}: use chk-N, latest or the id "
+            "of a savepoint",
         )
     return call.job.snapshot(text)

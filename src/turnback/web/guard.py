@@ -91,18 +91,18 @@ class Guard:
         if method == "POST":  # others are not served, which routing says
             self._check_change(headers, credential)
         if credential is Credential.NONE and not self._site.is_local:
-            raise RequestError(401, "this dashboard needs its token", None, _CHALLENGE)
+            raise RequestError(401, "this dashboard requires its token", None, _CHALLENGE)
         return None
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
         if len(given) != 1:
-            raise RequestError(400, "a request needs one Host header")
+            raise RequestError(400, "a request must have exactly one Host header")
         if not self._site.hosts.accepts(given[0]):
             raise RequestError(
                 403,
-                f"this dashboard is not called {given[0][:80]!r}; if it should be, start it with "
-                "that name among its allowed hosts",
+                f"this dashboard does not accept the host name {given[0][:80]!r}; to allow it, "
+                "add it to the dashboard's allowed hosts",
                 "ForeignHost",
             )
 
@@ -115,7 +115,9 @@ class Guard:
         if not all(site in _SAME_SITE for site in headers.getlist("sec-fetch-site")) or not all(
             origin.lower() in own for origin in headers.getlist("origin")
         ):
-            raise RequestError(403, "this request comes from another site's page", "ForeignOrigin")
+            raise RequestError(
+                403, "this request comes from a page of another site", "ForeignOrigin"
+            )
 
     def _check_change(self, headers: Headers, credential: Credential) -> None:
         if self._site.read_only:
@@ -123,20 +125,20 @@ class Guard:
         if credential is Credential.NONE:
             raise RequestError(
                 401,
-                "changing something needs the token that `turnback ui` printed",
+                "changes require the token that `turnback ui` printed",
                 None,
                 _CHALLENGE,
             )
         if credential is Credential.COOKIE and headers.get("x-turnback") != "1":
             raise RequestError(
-                403, "with a cookie the header X-Turnback: 1 is needed", "ForeignOrigin"
+                403, "requests with a cookie must have the header X-Turnback: 1", "ForeignOrigin"
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise RequestError(415, "what is posted must be application/json")
+            raise RequestError(415, "the request body must be application/json")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            raise RequestError(413, f"at most {MAX_BODY} bytes can be posted")
+            raise RequestError(413, f"the request body is larger than {MAX_BODY} bytes")
 
     def _log_in(self, scope: Scope, path: str, token: str, query: str = "") -> Response:
         if not self._check_token(scope, token):
@@ -165,7 +167,6 @@ class Guard:
 
 
 def _is_for_programs(path: str) -> bool:
-    """Return whether programs ask for this path, not people."""
     return path == "/metrics" or path == "/api" or path.startswith("/api/")
 
 
@@ -232,11 +233,11 @@ _LEADING = """<!doctype html>
 <body><a href="{target}">Open the dashboard</a></body></html>
 """
 _TOKEN_NEEDED = (
-    "This dashboard needs a token. <code>turnback ui</code> printed it when it was started."
+    "This dashboard requires a token, which <code>turnback ui</code> printed when it started."
 )
 _TOKEN_WRONG = (
-    "This token is not valid, or no longer. <code>turnback ui</code> printed the valid one when "
-    "it was started."
+    "This token is not or no longer valid. <code>turnback ui</code> printed the valid one when "
+    "it started."
 )
 
 
@@ -335,35 +336,23 @@ async def read_form(request: Request) -> tuple[str, str]:
 
 _MOST_CLIENTS = 1_000
 _EVERYBODY = object()
+_WINDOW_MS = 60_000
+_MOST_WRONG = 10
+"""So many tokens of a client may be wrong; then it has to wait, even with the right one."""
+_MOST_OF_ALL = 200
+"""The same for all clients together: one may appear as many."""
 
 
 class LoginThrottle:
-    """Counts the wrong tokens of each client, and of all clients, within the last minute.
+    """Counts the wrong tokens of each client, and of all clients, within the last minute."""
 
-    Args:
-        now_ms: Tells the time.
-        most: So many of a client may be wrong; then it has to wait, even with the right one.
-        most_of_all: The same for all clients together: one may appear as many.
-        window_ms: For how long each counts.
-    """
-
-    def __init__(
-        self,
-        now_ms: Callable[[], int],
-        most: int = 10,
-        most_of_all: int = 200,
-        window_ms: int = 60_000,
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._most = most
-        self._most_of_all = most_of_all
-        self._window_ms = window_ms
         self._times: dict[Hashable, deque[int]] = {}
 
     def wait_s(self, client: str) -> int | None:
         """In how many seconds the client may try again; None if it need not wait."""
-        waits = (self._wait_ms(client, self._most), self._wait_ms(_EVERYBODY, self._most_of_all))
-        longest = max(waits)
+        longest = max(self._wait_ms(client, _MOST_WRONG), self._wait_ms(_EVERYBODY, _MOST_OF_ALL))
         return -(-longest // 1000) if longest > 0 else None
 
     def count(self, client: str) -> None:
@@ -376,6 +365,6 @@ class LoginThrottle:
     def _wait_ms(self, who: Hashable, most: int) -> int:
         times = self._times.get(who, deque())
         now = self._now_ms()
-        while times and times[0] + self._window_ms <= now:
+        while times and times[0] + _WINDOW_MS <= now:
             times.popleft()
-        return times[0] + self._window_ms - now if len(times) >= most else 0
+        return times[0] + _WINDOW_MS - now if len(times) >= most else 0

@@ -6,12 +6,12 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from turnback.views import model
@@ -47,24 +47,6 @@ _LEVELS = {
 }
 
 
-@dataclass(frozen=True)
-class LogPart:
-    """The last lines of what was looked at.
-
-    Attributes:
-        matches: How many lines match; `lines` are the last of them.
-        start: Where the search began, in bytes.
-        end: Where it ended, behind the last whole line: to go on from.
-        unended: Whether the last of the lines is still being written; it will be given again.
-    """
-
-    lines: tuple[str, ...]
-    matches: int
-    start: int
-    end: int
-    unended: bool
-
-
 def search_log(
     path: Path,
     most: int,
@@ -74,22 +56,15 @@ def search_log(
     level: Severity = Severity.DEBUG,
     after: int = 0,
     within: int = MOST_SEARCHED,
-) -> LogPart:
+) -> LogLines:
     """Return the last lines that contain a text and are of a level, or of a higher one.
 
     Upper and lower case are the same. Lines without a level are output of the program, which
     counts as INFO, unless they are indented or part of a traceback: then they belong to the line
     before them. A traceback is an ERROR.
 
-    Args:
-        path: The log.
-        most: So many lines at most.
-        most_bytes: And so many bytes of them.
-        text: What to look for.
-        level: The lowest level.
-        after: Where to begin, `LogPart.end` of the last time; from the beginning if the file is
-            shorter by now.
-        within: So many bytes at its end are looked at, at most.
+    Only the last `within` bytes are searched, from `after` on, which is `LogLines.end` of the last
+    search; from the beginning if the file is shorter by now.
     """
     matches_line = _matcher(text, level)
     kept: deque[bytes] = deque()
@@ -118,7 +93,15 @@ def search_log(
             while len(kept) > most or size > most_bytes:
                 size -= len(kept.popleft())
     lines = tuple(line.decode(errors="replace").rstrip("\r\n") for line in kept)
-    return LogPart(lines, matches, start, end, unended)
+    return LogLines(
+        path=str(path),
+        lines=lines,
+        matches=matches,
+        size=path.stat().st_size,
+        start=start,
+        end=end,
+        unended=unended,
+    )
 
 
 def _matcher(text: str, level: Severity) -> Callable[[bytes], bool]:
@@ -214,7 +197,7 @@ def log(call: Call) -> LogLines:
     level = query["level"]
     filtered = bool(text) or level is not None
     with _readable(path):
-        part = search_log(
+        found = search_log(
             path,
             query["lines"],
             _MAX_BYTES,
@@ -223,16 +206,7 @@ def log(call: Call) -> LogLines:
             after=query["after"] or 0,
             within=MOST_SEARCHED if filtered else _MAX_BYTES,
         )
-        size = path.stat().st_size
-    return LogLines(
-        path=str(path),
-        lines=part.lines,
-        matches=part.matches if filtered else None,
-        size=size,
-        start=part.start,
-        end=part.end,
-        unended=part.unended,
-    )
+    return found if filtered else msgspec.structs.replace(found, matches=None)
 
 
 def download(call: Call) -> Response:
@@ -251,7 +225,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestError(404, f"the log {path} cannot be read: {error.strerror}") from error
+        raise RequestError(404, f"cannot read the log {path}: {error.strerror}") from error
 
 
 def _blocks(file: BinaryIO, left: int) -> Iterator[bytes]:
@@ -265,14 +239,12 @@ def _path(call: Call) -> Path:
     summary = call.job.summary()
     if summary.log is None:
         raise RequestError(
-            404, f"job {call.job.name!r} writes no log file: it was not started by `turnback run`"
+            404, f"job {call.job.name!r} has no log file: it was not started with `turnback run`"
         )
     path = _file_below(Path(summary.log), call.site.runs_dir)
     if path is None:
         host = summary.driver.host if summary.driver else "another machine"
-        raise RequestError(
-            404, f"the log {summary.log} is not among this machine's runs; see {host}"
-        )
+        raise RequestError(404, f"the log {summary.log} is not on this machine; see {host}")
     return path
 
 

@@ -73,11 +73,11 @@ def _downtime(sample: JobSample) -> float:
 
 JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}totalNumberOfCheckpoints": (
-        "Checkpoints that this driver has begun.",
+        "Checkpoints started by this driver.",
         lambda s: s.metrics.completed + s.metrics.failed + s.in_progress,
     ),
     f"{_JOB}numberOfCompletedCheckpoints": (
-        "Checkpoints that this driver has completed.",
+        "Checkpoints completed by this driver.",
         lambda s: s.metrics.completed,
     ),
     f"{_JOB}numberOfFailedCheckpoints": (
@@ -85,11 +85,11 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
         lambda s: s.metrics.failed,
     ),
     f"{_JOB}numberOfInProgressCheckpoints": (
-        "Checkpoints that are under way.",
+        "Checkpoints in progress.",
         lambda s: s.in_progress,
     ),
     f"{_JOB}lastCheckpointDuration": (
-        "Milliseconds that the newest complete checkpoint took.",
+        "Duration of the newest complete checkpoint in milliseconds.",
         _of_newest(lambda stats: stats.duration_ms),
     ),
     f"{_JOB}lastCheckpointSize": (
@@ -105,31 +105,31 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
         lambda s: s.summary.checkpoint if s.summary.checkpoint is not None else _UNKNOWN,
     ),
     f"{_JOB}lastCheckpointRestoreTimestamp": (
-        "When the newest attempt started from a snapshot, in milliseconds since 1970.",
+        "Time when the newest attempt started from a snapshot, in milliseconds since 1970.",
         lambda s: float(s.restored_ms) if s.restored_ms is not None else _UNKNOWN,
     ),
     f"{_JOB}numRestarts": (
-        "Restarts since it was started.",
+        "Restarts since the job was started.",
         lambda s: s.summary.restarts,
     ),
     "turnback_job_recent_restarts": (
         "Restarts in the last ten minutes.",
         lambda s: s.summary.recent_restarts,
     ),
-    f"{_JOB}fullRestarts": ("The same, by an older name.", lambda s: s.summary.restarts),
-    f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
-    f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
+    f"{_JOB}fullRestarts": ("Older name of the same metric.", lambda s: s.summary.restarts),
+    f"{_JOB}uptime": ("Milliseconds that the job has been running without interruption.", _uptime),
+    f"{_JOB}downtime": ("Milliseconds since the job stopped running.", _downtime),
     f"{_JOB}runningTime": (
-        "Milliseconds since it is RUNNING or STALLED.",
+        "Milliseconds that the job has been RUNNING or STALLED.",
         lambda s: s.running_ms if s.summary.state in ACTIVE else 0.0,
     ),
-    "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
+    "turnback_savepoints": ("Savepoints taken of the job.", lambda s: s.savepoints),
     "turnback_job_busy_ratio": (
         "Share of the last minute in which epochs ran.",
         lambda s: s.metrics.busy if s.metrics.busy is not None else _UNKNOWN,
     ),
     "turnback_job_records_in": (
-        "Elements that the sources read since the attempt began.",
+        "Elements read by the sources since the attempt began.",
         lambda s: s.summary.records_in,
     ),
 }
@@ -138,11 +138,11 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
     f"{_OPERATOR}numRecordsIn": ("Elements read.", lambda node: node.records_in),
     f"{_OPERATOR}numRecordsOut": ("Elements written.", lambda node: node.records_out),
     f"{_OPERATOR}currentInputWatermark": (
-        "How far event time has come, in milliseconds since 1970.",
+        "Watermark, in milliseconds since 1970.",
         lambda node: node.watermark_ms,
     ),
     f"{_OPERATOR}pendingRecords": (
-        "Records that the source has not processed yet, while that is known.",
+        "Records that the source has not processed yet, if known.",
         lambda node: node.lag.records if node.lag else None,
     ),
     "turnback_source_lag_seconds": (
@@ -150,31 +150,32 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
         lambda node: node.lag.seconds if node.lag else None,
     ),
     "turnback_source_catch_up_seconds": (
-        "After how long the source will have caught up, if it does.",
+        "Estimated time until the source has caught up, if it is catching up.",
         lambda node: node.lag.catch_up_s if node.lag else None,
     ),
     "turnback_operator_busy_ratio": (
-        "Share of the last minute in which a task of the operator worked, on average.",
+        "Share of the last minute in which the operator's tasks were busy, on average.",
         lambda node: node.load.busy if node.load else None,
     ),
     "turnback_operator_busiest_task_ratio": (
-        "The same of its busiest task.",
+        "Share of the last minute in which the operator's busiest task was busy.",
         lambda node: node.load.busiest if node.load else None,
     ),
     "turnback_operator_skew": (
-        "How many times the mean the task with the most elements has read.",
+        "Elements read by the task with the most, as a multiple of the mean.",
         lambda node: node.load.skew if node.load else None,
     ),
     "turnback_operator_left_out": (
-        "Elements at which the function failed, and which were left out.",
+        "Elements skipped or dead-lettered because the function failed on them.",
         lambda node: node.left_out,
     ),
     "turnback_source_malformed_records": (
-        "Records that did not fit the schema of the source and were left out, in all attempts.",
+        "Records skipped or dead-lettered because they did not match the schema of the "
+        "source, in all attempts.",
         lambda node: node.malformed if node.kind == NodeKind.SOURCE.value else None,
     ),
     "turnback_operator_state_bytes": (
-        "About how much the operator's state takes up in files.",
+        "Approximate size of the operator's state files.",
         lambda node: node.state_bytes,
     ),
 }
@@ -200,7 +201,7 @@ def _lines(jobs: Jobs, clock: Clock) -> Iterator[str]:
 
 
 def _states(summaries: Sequence[model.JobSummary]) -> Iterator[str]:
-    doc = "Jobs that are running, stalled ones among them."
+    doc = "Running jobs, including stalled ones."
     running = sum(summary.state in ACTIVE for summary in summaries)
     yield from _family("flink_jobmanager_numRunningJobs", doc, [("", running)])
     states = (
@@ -209,7 +210,7 @@ def _states(summaries: Sequence[model.JobSummary]) -> Iterator[str]:
         for of_job in [_of_job(summary)]
         for state in _STATES
     )
-    yield from _family("turnback_job_state", "1 for the state the job is in.", states)
+    yield from _family("turnback_job_state", "1 for the current state of the job.", states)
 
 
 def _numbers(samples: Sequence[JobSample]) -> Iterator[str]:
@@ -249,7 +250,7 @@ def _read(job: Job, seen: Observation, now_ms: int) -> JobSample | None:
             now_ms,
         )
     except TurnbackError as error:
-        _LOG.warning("job %r is left out of the metrics: %s", summary.name, error)
+        _LOG.warning("job %r is missing from the metrics: %s", summary.name, error)
         return None
 
 

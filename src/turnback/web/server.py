@@ -38,21 +38,29 @@ from turnback.web.site import Site
 
 _JOB = "/jobs/{job}"
 _FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)
-_TO = Parameter("to", "the later snapshot, likewise", required=True)
+_TO = Parameter("to", "the later snapshot: chk-N, latest or a savepoint's id", required=True)
 _SNAPSHOT = Parameter("snapshot", "chk-N, latest or a savepoint's id", required=True)
 _UID = Parameter("uid", "the operator's uid", required=True)
 _STATE = Parameter("state", "the state's name", required=True)
-_KEY = Parameter("key", "only rows of this key, written in the key's type")
-_ONE_KEY = Parameter("key", "the key, written in its type", required=True)
-_AFTER = Parameter("after", "`next` of the page before")
-_LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
-_NEWEST = Parameter("limit", "newest at most; else all", int, least=1, most=1_000_000)
-_MINUTES = Parameter("minutes", "of the last so many minutes", int, most=10_080, default=30)
-_LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
-_TEXT = Parameter("text", "only lines that contain it, in upper or lower case")
-_LEVEL = Parameter("level", "only lines of this level or a higher one", choices=logs.LEVELS)
+_KEY = Parameter("key", "only rows of this key, as text of the key's type")
+_ONE_KEY = Parameter("key", "the key, as text of its type", required=True)
+_AFTER = Parameter("after", "`next` of the previous page")
+_LIMIT = Parameter("limit", "maximum number of rows", int, least=1, most=1_000, default=50)
+_NEWEST = Parameter(
+    "limit", "maximum number, newest first; default: all", int, least=1, most=1_000_000
+)
+_MINUTES = Parameter(
+    "minutes", "length of the period in minutes, up to now", int, most=10_080, default=30
+)
+_LINES = Parameter("lines", "maximum number of lines", int, least=1, most=5_000, default=200)
+_TEXT = Parameter("text", "only lines that contain this text, ignoring case")
+_LEVEL = Parameter("level", "only lines of this level or above", choices=logs.LEVELS)
 _LOG_AFTER = Parameter(
-    "after", "only what came after it: `end` of the answer before", int, least=0, most=1 << 53
+    "after",
+    "only lines after this offset: `end` of the previous response",
+    int,
+    least=0,
+    most=1 << 53,
 )
 _REF = "#/components/schemas/{name}"
 
@@ -143,17 +151,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/checkpoints", "The checkpoints of a job, with a summary.", views.checkpoints, _NEWEST),
     _get(
         "/throughput",
-        "How many records a second a job has processed, also before this attempt.",
+        "The throughput of a job in records per second, including earlier attempts.",
         views.throughput,
         _MINUTES,
     ),
     _job("/savepoints", "The savepoints of a job, newest first.", Job.savepoints),
     _get(
         "/configuration",
-        "What a job runs with, and where each value comes from.",
+        "The configuration of a job, with the origin of each value.",
         views.configuration,
     ),
-    _job("/exceptions", "What went wrong with a job, newest first.", Job.failures),
+    _job("/exceptions", "The exceptions and restarts of a job, newest first.", Job.failures),
     _get(
         "/timeline",
         "The attempts and savepoints of a job, its ancestors and its forks.",
@@ -162,7 +170,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _job("/requests", "The requests to a job, newest first.", Job.requests),
     _get(
         "/requests/{request}",
-        "One request to a job: how far it has got, how it ended.",
+        "One request to a job: its progress and result.",
         views.request,
     ),
     _post(
@@ -173,15 +181,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _post(
         "/stop",
-        "Stop a job; with a savepoint as configured, unless the body says otherwise.",
+        "Stop a job, with a savepoint if configured, unless the body overrides it.",
         StopBody,
         _stop,
     ),
     _post("/cancel", "Cancel a job.", CancelBody, _cancel),
-    _post("/delete", "Delete a job that does not run, for good.", DeleteBody, _delete, 200),
+    _post("/delete", "Permanently delete a job that is not running.", DeleteBody, _delete, 200),
     _post(
         "/savepoints/{savepoint}/delete",
-        "Delete a savepoint that no job needs, for good.",
+        "Permanently delete a savepoint that no job needs.",
         NoBody,
         views.delete_savepoint,
         200,
@@ -195,12 +203,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _get(
         "/snapshots",
-        "The snapshots of a job that can be read, newest first.",
+        "The readable snapshots of a job, newest first.",
         views.snapshots,
     ),
     _get(
         "/snapshots/{snapshot}",
-        "What is in a snapshot: chk-N, latest or a savepoint's id.",
+        "The contents of a snapshot: chk-N, latest or a savepoint's id.",
         views.snapshot,
     ),
     _get(
@@ -211,11 +219,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _get(
         "/key",
-        "What a state holds for one key, at the newest checkpoint of a job.",
+        "The value of a state for one key, in the newest checkpoint of a job.",
         views.key,
         *(_UID, _STATE, _ONE_KEY, _AFTER, _LIMIT),
     ),
-    _get("/diff", "Which states two snapshots of a job have.", views.diff, _FROM, _TO),
+    _get("/diff", "The states of two snapshots of a job.", views.diff, _FROM, _TO),
     _get(
         "/diff/state",
         "Some differences of a state between two snapshots of a job.",
@@ -224,14 +232,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _get(
         "/log",
-        "The last lines of the driver's log, or those that match, if that is on this machine.",
+        "The last lines of the driver's log, or the matching ones, if the log is on this machine.",
         logs.log,
         *(_LINES, _TEXT, _LEVEL, _LOG_AFTER),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/log/download",
-        "The whole log of the driver, if that is on this machine.",
+        "The whole log of the driver, if it is on this machine.",
         str,
         logs.download,
         media=logs.TEXT,
@@ -255,8 +263,8 @@ def openapi(root_path: str) -> dict[str, Any]:
             "title": "Turnback",
             "version": views.version(),
             "description": (
-                "What the dashboard shows and does. Times are milliseconds since 1970, sizes are "
-                "bytes. Whatever changes something needs the token."
+                "The API of the dashboard. Times are in milliseconds since 1970, sizes in "
+                "bytes. Requests that change something require the token."
             ),
         },
         "servers": [{"url": root_path or "/"}],
@@ -283,7 +291,7 @@ def _operation(
                 "content": {endpoint.media: {"schema": answer}},
             },
             "default": {
-                "description": "What went wrong.",
+                "description": "The error.",
                 "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}},
             },
         },
@@ -300,7 +308,7 @@ def _in_path(name: str) -> dict[str, Any]:
         "name": name,
         "in": "path",
         "required": True,
-        "description": "percent-encoded, slashes too",
+        "description": "percent-encoded, including slashes",
         "schema": {"type": "string"},
     }
 
@@ -452,7 +460,7 @@ def serve(
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; `ConfigurationError` if the address cannot be used."""
     if not isinstance(port, int) or not 0 <= port <= 65535:
-        raise ConfigurationError(f"a port is a number from 0 to 65535, not {port!r}")
+        raise ConfigurationError(f"a port must be a number from 0 to 65535, not {port!r}")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -513,9 +521,9 @@ def _explain(host: str, port: int, error: OSError) -> str:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{where} is taken, perhaps by another dashboard: choose another port (--port, or "
+            f"{where} is in use, perhaps by another dashboard: choose another port (--port, or "
             "--port 0 for any free one)"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{where} may not be used by this user: choose a port above 1023"
+        return f"this user is not allowed to use {where}: choose a port above 1023"
     return f"cannot listen on {where}: {error.strerror or error}. Choose an address of this machine"

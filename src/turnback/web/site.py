@@ -25,13 +25,10 @@ class Site:
     """What is served, and to whom; `ConfigurationError` if that cannot be.
 
     Attributes:
-        token: Whoever knows it may change things.
         port: The port to listen on; `serve` takes 0 for any free one.
-        read_only: Whether nobody may change anything.
         root_path: The path below which a reverse proxy shows it, such as "/turnback".
         allowed_hosts: Further names, with or without a port, by which browsers may call it.
         runs_dir: Log files are shown if they are below this directory.
-        savepoints_dir: The configured directory for savepoints, to be shown.
     """
 
     jobs: Jobs
@@ -50,7 +47,7 @@ class Site:
         _check_token(self.token, self.is_local)
         if not _ROOT_PATH.fullmatch(self.root_path):
             raise ConfigurationError(
-                f"the path {self.root_path!r} cannot be used: write it as in /turnback"
+                f"invalid root path {self.root_path!r}: expected a path such as /turnback"
             )
         _ = self.hosts  # refuses invalid names
 
@@ -79,7 +76,9 @@ class Hosts:
         self._host = host.strip("[]").lower()
         self._is_loopback = is_loopback(self._host)
         if isinstance(allowed, str):
-            raise ConfigurationError(f"allowed hosts are a list of names, not the text {allowed!r}")
+            raise ConfigurationError(
+                f"allowed hosts must be a list of names, not the string {allowed!r}"
+            )
         self._allowed = [_parse_allowed(name) for name in allowed]
 
     def accepts(self, header: str) -> bool:
@@ -124,7 +123,7 @@ def _parse_allowed(name: str) -> tuple[str, int | None]:
     match = _HOST.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise ConfigurationError(
-            f"{name!r} cannot be an allowed host: write a name such as jobs.example.org, or a name "
+            f"invalid allowed host {name!r}: expected a name such as jobs.example.org, or a name "
             "and a port"
         )
     return _split(match)
@@ -136,9 +135,9 @@ def _split(match: re.Match[str]) -> tuple[str, int | None]:
 
 def _check_token(token: str, is_local: bool) -> None:
     if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
-        raise ConfigurationError("the dashboard's token must be printable ASCII, without spaces")
+        raise ConfigurationError("the dashboard's token must be printable ASCII without spaces")
     if not is_local and len(token) < _MIN_TOKEN:
         raise ConfigurationError(
-            f"the dashboard's token has {len(token)} characters; reachable from other machines it "
-            f"needs {_MIN_TOKEN}. Leave it out to have one made"
+            f"the dashboard's token has {len(token)} characters, but needs {_MIN_TOKEN} because "
+            "other machines can reach the dashboard. Omit it to have one generated"
         )

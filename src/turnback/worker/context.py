@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from turnback.errors import PlanError, StateError, TurnbackError, UnsupportedTypeError
+from turnback.errors import PlanError, StateError, UnsupportedTypeError
 from turnback.functions.base import user_function
 from turnback.functions.descriptors import (
     AggregatingStateDescriptor,
@@ -23,15 +23,11 @@ from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
 from turnback.values.columns import Batch
 from turnback.worker.event_time import TaskTime
-from turnback.worker.message import Order, TaskName, user_error
+from turnback.worker.message import EpochCommand, TaskName, naming_operator
 
 
 class PlainContext:
-    """The context of an element without a key.
-
-    Attributes:
-        time: Its event time, None if it has none.
-    """
+    """The context of an element without a key."""
 
     __slots__ = ("_service", "time")
 
@@ -75,12 +71,10 @@ class NoTimers:
     def register_event_time_timer(self, timestamp: int) -> None:
         op = self._operator
         if op.key is None:
-            missing = "its stream has no key; put key_by(...) before it"
+            missing = "its stream has no key; call key_by(...) before it"
         else:
             name = type(user_function(op.function)).__name__
-            missing = (
-                f"{name} has no on_timer(self, timestamp, ctx); write one, or take the timer out"
-            )
+            missing = f"{name} has no on_timer(self, timestamp, ctx); add one, or remove the timer"
         raise PlanError(f"operator {op.uid!r} ({op.name}) registers a timer, but {missing}")
 
     register_processing_time_timer = register_event_time_timer
@@ -151,13 +145,13 @@ class TaskContext:
             )
         if self._backend is None:
             raise StateError(
-                f"operator {uid!r} asks for the keyed state {descriptor.name!r}, but its stream "
-                f"has no key; put key_by(...) before it"
+                f"operator {uid!r} requests the keyed state {descriptor.name!r}, but its stream "
+                "has no key; call key_by(...) before it"
             )
         if not self.is_open:
             raise StateError(
-                f"operator {uid!r} asks for the state {descriptor.name!r} after open(); "
-                f"get every state in open()"
+                f"operator {uid!r} requests the state {descriptor.name!r} after open(); get "
+                "every state in open()"
             )
         return self.register(descriptor)
 
@@ -173,8 +167,8 @@ class TaskContext:
 class SinkWriters:
     """The sink transactions of one task in one epoch, each begun with its first element."""
 
-    def __init__(self, level: Level, order: Order, name: TaskName) -> None:
-        self._order = order
+    def __init__(self, level: Level, command: EpochCommand, name: TaskName) -> None:
+        self._command = command
         self._name = name
         self._writers: dict[str, SinkWriter] = {}
         self._operators = {op.uid: op for op in level.operators}
@@ -185,14 +179,10 @@ class SinkWriters:
     def write(self, operator: Operator, batch: Batch) -> None:
         uid = operator.uid
         started = perf_counter()
-        try:
+        with naming_operator(uid, operator.name, "sink writer"):
             if uid not in self._writers:
                 self._writers[uid] = operator.function.writer(self._context(operator))
             self._writers[uid].write(batch)
-        except TurnbackError:
-            raise
-        except Exception as e:
-            raise user_error(e, uid, operator.name, where="sink writer") from e
         self.counts[uid] = self.counts.get(uid, 0) + len(batch)
         self.busy_s[uid] = self.busy_s.get(uid, 0.0) + perf_counter() - started
 
@@ -201,13 +191,8 @@ class SinkWriters:
         transactions: dict[str, tuple[bytes, ...]] = {}
         for uid, writer in self._writers.items():
             started = perf_counter()
-            try:
+            with naming_operator(uid, self._operators[uid].name, "sink pre-commit"):
                 handle = writer.prepare()
-            except TurnbackError:
-                raise
-            except Exception as e:
-                name = self._operators[uid].name
-                raise user_error(e, uid, name, where="sink pre-commit") from e
             self.busy_s[uid] += perf_counter() - started
             if handle is not None:
                 transactions[uid] = (handle,)
@@ -219,22 +204,22 @@ class SinkWriters:
             try:
                 writer.abort()
             except Exception as e:  # noqa: BLE001 - it must not hide why the epoch failed
-                _LOG.warning("sink %r could not roll back: %s", uid, e)
+                _LOG.warning("sink %r cannot roll back: %s", uid, e)
 
     def _context(self, operator: Operator) -> WriterContext:
-        order = self._order
+        command = self._command
         name = self._name
         assert operator.input_type is not None
         return WriterContext(
-            job=order.job,
-            job_id=order.job_id,
+            job=command.job,
+            job_id=command.job_id,
             uid=operator.uid,
-            attempt=order.attempt,
-            epoch=order.epoch,
+            attempt=command.attempt,
+            epoch=command.epoch,
             partition=name.partition,
             task_attempt_id=name.attempt,
             type=operator.input_type,
-            storage=order.storage,
-            directory_id=order.directory_id,
-            nonce=order.nonce,
+            storage=command.storage,
+            directory_id=command.directory_id,
+            nonce=command.nonce,
         )

@@ -188,18 +188,6 @@ def strategy_place(uid: str) -> Place:
     return (*(int.from_bytes(part.ljust(7, b"\0"), "big") + 1 for part in parts), 0)
 
 
-class _Base(NamedTuple):
-    """What the watermark at the elements of a segment depends on, outside of it.
-
-    Attributes:
-        base: The greatest timestamp before the segment.
-        bound: How late elements may be.
-    """
-
-    base: int
-    bound: int | None
-
-
 @dataclass
 class _OwnPart:
     """A part of a source that this task reads: its number, and what it has been so far."""
@@ -242,7 +230,8 @@ class TaskTime:
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
         self._idle = time.idle
-        self._bases: dict[int, _Base] = {}
+        self._bases: dict[int, tuple[int, int | None]] = {}
+        """What watermarks in a segment depend on: the greatest timestamp before it, the bound."""
 
     def enter(self, file: int, block: int, partition: int = WHOLE) -> None:
         """Go to the part of a source from which the next elements come.
@@ -483,7 +472,7 @@ class TaskTime:
         """After all elements of some strategies, at whatever watermark it is."""
         return (*max(map(strategy_place, strategies), default=()), LAST)
 
-    def _base(self, id: int) -> _Base:
+    def _base(self, id: int) -> tuple[int, int | None]:
         """What is known of the time at a segment without looking into it."""
         segment = self._segments[id]
         uid = segment.strategy
@@ -495,7 +484,7 @@ class TaskTime:
         for other in self._segments.values():
             if (other.strategy, other.partition) == (uid, partition):
                 base = max(base, other.greatest if other.place < segment.place else MIN_TIME)
-        self._bases[id] = _Base(base, self._bounds[uid])
+        self._bases[id] = base, self._bounds[uid]
         return self._bases[id]
 
     def _combined(

@@ -62,7 +62,7 @@ def _function_reader(
             raise user_error(e, uid, "key function", element=row) from e
         if normalizer.are_normal(keys):
             return keys
-        _not_null(keys, uid, "that the key function gives")
+        _not_null(keys, uid, "returned by the key function")
         try:
             return list(map(normalizer.normalize, keys))
         except NullKeyError as e:
@@ -90,7 +90,7 @@ def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:
 
 def _null_key(uid: str, what: str) -> NullKeyError:
     return NullKeyError(
-        f"operator {uid!r}: the key {what} of an element is null; filter such elements out or "
+        f"operator {uid!r}: the key {what} is null for an element; filter such elements out or "
         f"give them a key before key_by"
     )
 

@@ -29,7 +29,7 @@ from turnback.worker.keys import key_reader
 from turnback.worker.local_state import LocalState, ran, snapshot
 from turnback.worker.message import (
     Barrier,
-    Order,
+    EpochCommand,
     TaskAck,
     TaskName,
     align,
@@ -116,8 +116,8 @@ class Router:
         for row, target in zip(batch.rows, targets, strict=True):
             if type(target) is not int or not 0 <= target < count:
                 raise ElementTypeError(
-                    f"operator {self._reader!r}: the partitioner gave {target!r:.40} for "
-                    f"{row!r:.80}; it has to give a whole number from 0 to {count - 1}"
+                    f"operator {self._reader!r}: the partitioner returned {target!r:.40} for "
+                    f"{row!r:.80}; it must return a whole number from 0 to {count - 1}"
                 )
         return pa.array(targets, pa.int32())
 
@@ -185,7 +185,6 @@ def redriven(
 def _tasks(
     operator: Operator, read: Input, letters: Sequence[Letter], program: LevelProgram
 ) -> list[int]:
-    """The task that each letter belongs to."""
     if read.key is None:
         count = 1 if program.reads_sources else operator.parallelism
         return [letter.task % count for letter in letters]
@@ -214,7 +213,7 @@ def element_of(letter: Letter, wanted: TypeInfo) -> Any:
             values = dict(zip(was.names, row, strict=True))
             return tuple(values[name] for name in wanted.names)
     raise IncompatibleStateError(
-        f"operator {letter.operator!r} reads {wanted} now, and the dead letter has {was}"
+        f"operator {letter.operator!r} now reads {wanted}, but the dead letter has {was}"
     )
 
 
@@ -233,7 +232,7 @@ def check_letter(letter: Letter, operator: Operator | None) -> str | None:
     except (IncompatibleStateError, ElementTypeError) as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - of the user's key function, or damaged bytes
-        return f"operator {letter.operator!r} cannot take it: {type(error).__name__}: {error}"
+        return f"operator {letter.operator!r} cannot process it: {type(error).__name__}: {error}"
     return None
 
 
@@ -262,11 +261,11 @@ class LevelInstance(OpenOperators):
         }
 
     def run(
-        self, order: Order, name: TaskName, batches: Iterable[pa.RecordBatch]
+        self, command: EpochCommand, name: TaskName, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         """Run one epoch: process the input, align, snapshot, acknowledge."""
         self.partition = name.partition
-        epoch = _Epoch(self, order, name)
+        epoch = _Epoch(self, command, name)
         collecting = gc.isenabled()
         gc.disable()  # elements are many, short-lived and free of cycles
         try:
@@ -328,7 +327,7 @@ def _malformed(uid: str, found: Sequence[Mapping[str, str]]) -> Batch:
 class _Epoch:
     """One run of a level instance."""
 
-    def __init__(self, instance: LevelInstance, order: Order, name: TaskName) -> None:
+    def __init__(self, instance: LevelInstance, command: EpochCommand, name: TaskName) -> None:
         self.instance = instance
         self.program = instance.program
         self.name = name
@@ -336,21 +335,23 @@ class _Epoch:
         self.emitted: list[tuple[int, Batch]] = []
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
-        self.fed: Counter[int] = Counter()
+        self.native_records: Counter[int] = Counter()
         self.malformed: Counter[str] = Counter()
         self.time = instance.time
         program = instance.program
         task = name.partition
         ordered = program.reads_sources
-        self.time.begin(order.time, order.epoch, program.level.index, task, ordered=ordered)
-        self.sinks = SinkWriters(instance.program.level, order, name)
-        self.order = order
-        self.state = LocalState(instance.program, order, name, instance.backends_of(name.partition))
+        self.time.begin(command.time, command.epoch, program.level.index, task, ordered=ordered)
+        self.sinks = SinkWriters(instance.program.level, command, name)
+        self.command = command
+        self.state = LocalState(
+            instance.program, command, name, instance.backends_of(name.partition)
+        )
         for runner in instance.runners.values():
             runner.begin()
             if runner.tolerance is not None:
-                runner.tolerance.job_id = order.job_id
-                runner.tolerance.attempt = order.attempt
+                runner.tolerance.job_id = command.job_id
+                runner.tolerance.attempt = command.attempt
 
     def run(
         self, batches: Iterable[pa.RecordBatch], *, collecting: bool
@@ -360,8 +361,8 @@ class _Epoch:
             router.start(self.instance.partition)
         with self._timed("open"):
             self.state.open()
-            self.instance.restore(self.order)
-        if self.order.letters:
+            self.instance.restore(self.command)
+        if self.command.letters:
             with self._timed("process"):
                 self._redrive()
             yield from self._packed()
@@ -387,7 +388,7 @@ class _Epoch:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _redrive(self) -> None:
-        letters = self.order.letters
+        letters = self.command.letters
         partition = self.name.partition
         with self.time.within(ASIDE):
             for input, batch in redriven(letters, self.program, partition, self.time):
@@ -414,7 +415,7 @@ class _Epoch:
         if channel.malformed_from:
             elements = self._split_malformed(channel, elements)
         if channel.first_level < 0:
-            self.fed[channel.id] += len(elements)
+            self.native_records[channel.id] += len(elements)
         if len(elements):
             self._emit(elements, channel.consumers)
 
@@ -428,10 +429,12 @@ class _Epoch:
             found = malformed.drop_null().to_pylist()
             self.malformed[channel.malformed_from] += len(found)
             source = self.instance.operators.get(channel.producer)
-            sides = {tag: node for tag, node, _ in source.sides} if source is not None else {}
-            if MALFORMED in sides:
+            side_outputs = (
+                {tag: node for tag, node, _ in source.side_outputs} if source is not None else {}
+            )
+            if MALFORMED in side_outputs:
                 aside = _malformed(channel.malformed_from, found)
-                self._emit(aside, (InputId(sides[MALFORMED]),))
+                self._emit(aside, (InputId(side_outputs[MALFORMED]),))
         return Batch(channel.type, records)
 
     def _segments(self, elements: Batch, order: SourceOrder) -> Iterator[Batch]:
@@ -512,9 +515,9 @@ class _Epoch:
         for part, batch in parts:
             with self.time.within(part):
                 self._emit(batch, operator.consumers, operator.channels)
-        sides = runner.sides
-        runner.sides = []
-        for node, batch in sides:
+        side_outputs = runner.side_outputs
+        runner.side_outputs = []
+        for node, batch in side_outputs:
             self._emit(batch, (InputId(node),))
 
     def _given(
@@ -532,10 +535,10 @@ class _Epoch:
         upstream = align(self.barriers, self.program.upstream_tasks, where)
         for node in self.instance.operator_backends:
             if node in self.instance.runners:  # else it has no subtask here
-                snapshot(self.instance.operators[node], self.order)
+                snapshot(self.instance.operators[node], self.command)
         state = self.state.snapshot()
         transactions = self.sinks.prepare()
-        self.instance.ran = ran(self.order, state)
+        self.instance.ran = ran(self.command, state)
         return TaskAck(
             level.index,
             self.name,
@@ -549,7 +552,7 @@ class _Epoch:
             self.row_bytes,
             self._next_timer(),
             self._left_out(),
-            dict(self.fed),
+            dict(self.native_records),
             dict(self.malformed),
             self._busy(),
         )

@@ -34,7 +34,6 @@ from turnback.errors import (
     PlanError,
     StateError,
     StorageError,
-    TurnbackError,
     UnsupportedTypeError,
 )
 from turnback.functions.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
@@ -52,7 +51,7 @@ from turnback.state.schema import StateSchema
 from turnback.state.subtasks import OperatorStateBackend
 from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.worker.context import TaskContext
-from turnback.worker.message import Order, TaskName, user_error
+from turnback.worker.message import EpochCommand, TaskName, naming_operator
 from turnback.worker.program import LevelProgram
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ class RestoreReport:
             try:
                 storage_of(self._storage).put(self._path, b"." * percent)
             except StorageError as error:
-                _LOG.warning("how much is restored could not be told: %s", error)
+                _LOG.warning("cannot report the progress of the restore: %s", error)
 
 
 class IntakeReport(RestoreReport):
@@ -120,19 +119,19 @@ Confirmed = tuple[str, int, str | None]
 """The attempt of the driver and the number of an epoch, and the state file of a task in it."""
 
 
-def ran(order: Order, written: StateFile | None) -> Confirmed:
+def ran(command: EpochCommand, written: StateFile | None) -> Confirmed:
     """What a task has run, once it has acknowledged an epoch."""
-    return order.line, order.epoch, None if written is None else written.path
+    return command.line, command.epoch, None if written is None else written.path
 
 
-def confirmed_before(order: Order, partition: int) -> Confirmed:
+def confirmed_before(command: EpochCommand, partition: int) -> Confirmed:
     """What must have been run by a task whose functions are to go on as they are.
 
     Other attempts of a task may have run the epoch too, and what counts is told by its file.
     """
-    last = order.epoch - 1
-    paths = [file.path for file in order.files.get(partition, ()) if file.last_epoch == last]
-    return order.line, last, paths[-1] if paths else None
+    last = command.epoch - 1
+    paths = [file.path for file in command.files.get(partition, ()) if file.last_epoch == last]
+    return command.line, last, paths[-1] if paths else None
 
 
 class OperatorStateContext:
@@ -179,13 +178,13 @@ class OperatorStateContext:
             )
         if not self.is_open:
             raise StateError(
-                f"operator {uid!r} asks for the state {given.name!r} after initialize_state(); ask "
-                f"for all states there, and keep the handles"
+                f"operator {uid!r} requests the state {given.name!r} after initialize_state(); "
+                "request all states there, and keep the handles"
             )
         if given.ttl is not None:
             raise StateError(
                 f"operator {uid!r}: the state {given.name!r} has a time to live, which operator "
-                f"state cannot have; store times with its elements, or use keyed state"
+                "state does not support; store times with its elements, or use keyed state"
             )
 
     def _register(self, descriptor: StateDescriptor) -> Any:
@@ -199,42 +198,34 @@ class OperatorStateContext:
 class SnapshotContext:
     """The `FunctionSnapshotContext` of an epoch."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, command: EpochCommand) -> None:
+        self._command = command
 
     def get_checkpoint_id(self) -> int:
-        return self._order.epoch
+        return self._command.epoch
 
     def get_checkpoint_timestamp(self) -> int:
-        return self._order.time.now_ms
+        return self._command.time.now_ms
 
 
 def initialize(operator: Operator, context: OperatorStateContext) -> None:
     """Let a function get its state."""
-    try:
+    with naming_operator(operator.uid, operator.name, "initialize_state()"):
         operator.function.initialize_state(context)
-    except TurnbackError:
-        raise  # it names the operator
-    except Exception as e:
-        raise user_error(e, operator.uid, operator.name, where="initialize_state()") from e
     context.is_open = False
 
 
-def snapshot(operator: Operator, order: Order) -> None:
+def snapshot(operator: Operator, command: EpochCommand) -> None:
     """Let a function bring its state up to date, at the end of an epoch."""
-    try:
-        operator.function.snapshot_state(SnapshotContext(order))
-    except TurnbackError:
-        raise
-    except Exception as e:
-        raise user_error(e, operator.uid, operator.name, where="snapshot_state()") from e
+    with naming_operator(operator.uid, operator.name, "snapshot_state()"):
+        operator.function.snapshot_state(SnapshotContext(command))
 
 
 def check_names(uid: str, keyed: Iterable[StateSchema], own: Iterable[StateSchema]) -> None:
     """Refuse a state per key and a state of the subtasks with one name."""
     for name in sorted({schema.name for schema in keyed} & {schema.name for schema in own}):
         raise StateError(
-            f"operator {uid!r} has a state per key and a state of its subtasks that are both named "
+            f"operator {uid!r} has a keyed state and an operator state that are both named "
             f"{name!r}; rename one of them"
         )
 
@@ -303,14 +294,13 @@ class LocalStores:
         except OSError as error:
             kind = LocalStoreError if error.errno == errno.ENOSPC else StateError
             raise kind(
-                f"local state cannot be kept in {own}: {error.strerror}. Set "
-                "state.backend.local-dir to a directory that workers may write to"
+                f"cannot keep local state in {own}: {error.strerror}. Set "
+                "state.backend.local-dir to a directory that workers can write to"
             ) from error
         if not mine:
             raise StateError(
-                f"{own} belongs to user {status.st_uid} or is a link, and local state is not put "
-                "into the hands of others. Remove it, or set state.backend.local-dir to another "
-                "directory"
+                f"{own} belongs to user {status.st_uid} or is a link, which is not allowed for "
+                "local state. Remove it, or set state.backend.local-dir to another directory"
             )
 
     def store(self, level: int, partition: int) -> Path:
@@ -388,7 +378,7 @@ class LocalStores:
             if self.path.is_dir() and self.remove():
                 _LOG.info("removed the local stores in %s: %s", self.path, why)
         except OSError as error:
-            _LOG.warning("the local stores in %s cannot be removed: %s", self.path, error)
+            _LOG.warning("cannot remove the local stores in %s: %s", self.path, error)
 
     def _stats(self) -> Iterator[os.stat_result]:
         for path in (self.path, *self.path.rglob("*")):
@@ -425,7 +415,7 @@ def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> Non
     for stores in all_stores([local_dir] if local_dir is not None else []):
         other = stores.owner()
         if other is not None and other.directory == owner.directory and stores not in current:
-            stores.discard(f"job {other.job!r} does not use them any more")
+            stores.discard(f"job {other.job!r} no longer uses them")
 
 
 def sweep_unused(current: LocalStores) -> None:
@@ -440,7 +430,7 @@ def sweep_unused(current: LocalStores) -> None:
         except OSError:
             continue  # removed by another process a moment ago
         if unused_s > UNUSED_S and stores != current:
-            stores.discard(f"nobody has used them for {unused_s / 86400:.0f} days")
+            stores.discard(f"they have been unused for {unused_s / 86400:.0f} days")
 
 
 def _name(owner: StoreOwner) -> str:
@@ -478,7 +468,7 @@ class LocalState:
     """The state of one task in one epoch: opened at the last confirmed one, then drained."""
 
     program: LevelProgram
-    order: Order
+    command: EpochCommand
     name: TaskName
     backends: list[KeyedStateBackend]
     replica: Replica | None = None
@@ -500,39 +490,39 @@ class LocalState:
         if len(schemas) > MOST_STATES:
             raise PlanError(
                 f"the operators {', '.join(repr(b.uid) for b in self.backends)} run in one task "
-                f"and have {len(schemas):,} states, at most {MOST_STATES:,} are possible; put what "
-                f"belongs together into one state, as a row or as a map"
+                f"and have {len(schemas):,} states, but the limit is {MOST_STATES:,}; combine "
+                "related states into one, as a row or a map"
             )
-        order = self.order
+        command = self.command
         self.replica = self._open_wherever_it_fits(schemas, asked_late)
         for backend in self.backends:
-            backend.begin(self.replica.store, order.epoch, order.time.now_ms)
+            backend.begin(self.replica.store, command.epoch, command.time.now_ms)
 
     def _open_wherever_it_fits(
         self, schemas: Sequence[StateSchema], asked_late: Collection[str]
     ) -> Replica:
         """Open the store in memory, if that is the backend; on disk if memory is full."""
-        order = self.order
+        command = self.command
         level = self.program.level.index
         partition = self.name.partition
-        owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
-        stores = LocalStores.of(owner, order.backend, order.local_dir)
-        if order.backend != _IN_MEMORY:
-            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+        owner = StoreOwner(job=command.job, job_id=command.job_id, directory=command.storage.uri)
+        stores = LocalStores.of(owner, command.backend, command.local_dir)
+        if command.backend != _IN_MEMORY:
+            return self._open_in(stores, owner, command.backend, schemas, asked_late)
         on_disk = LocalStores.on_disk(owner)
         if on_disk.store(level, partition).exists():
             stores.give_up(level, partition)
             return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
         try:
-            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+            return self._open_in(stores, owner, command.backend, schemas, asked_late)
         except (OSError, LocalStoreError) as error:
             if stores.shares_space_with(on_disk):
                 raise
             _LOG.warning(
-                "job %r: the state of partition %d of level %d does not fit into memory. It is "
-                "kept on disk from now on, in %s; to have it in memory again, remove that "
+                "job %r: the state of partition %d of level %d does not fit in memory. From now "
+                "on it is kept on disk, in %s; to keep it in memory again, remove that "
                 "directory while the job is stopped. %s",
-                *(order.job, partition, level, on_disk.store(level, partition), error),
+                *(command.job, partition, level, on_disk.store(level, partition), error),
             )
             return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
 
@@ -544,28 +534,28 @@ class LocalState:
         schemas: Sequence[StateSchema],
         asked_late: Collection[str],
     ) -> Replica:
-        order = self.order
+        command = self.command
         level = self.program.level.index
         partition = self.name.partition
         stores.make_private()
         replica = open_replica(
             kind,
             stores.store(level, partition),
-            order.files.get(partition, ()),
-            lambda file: read_state(order.storage, file),
+            command.files.get(partition, ()),
+            lambda file: read_state(command.storage, file),
             schemas,
             self.program.groups(partition),
             layout=self.program.layout(),
             asked_late=asked_late,
-            now_ms=order.time.now_ms,
+            now_ms=command.time.now_ms,
             on_progress=RestoreReport(
-                order.storage, order.attempt, store_task(level, partition)
+                command.storage, command.attempt, store_task(level, partition)
             ).report,
         )
         try:
             stores.mark_used(owner)
         except OSError as error:
-            _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
+            _LOG.warning("cannot mark %s as used: %s", stores.path, error)
         sweep_unused(stores)
         return replica
 
@@ -573,7 +563,7 @@ class LocalState:
         """Write what changed; durable when this returns."""
         if self.replica is None:
             return None
-        order = self.order
+        command = self.command
         builder = DeltaBuilder()
         for backend in self.backends:
             backend.drain(builder)
@@ -582,18 +572,18 @@ class LocalState:
             return None
         name = self.name
         path = (
-            f"state/{order.attempt}/{self.program.level.index}-{name.partition}"
-            f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
+            f"state/{command.attempt}/{self.program.level.index}-{name.partition}"
+            f"-{command.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
         )
-        if not order.storage.inline:
-            storage_of(order.storage).put(path, delta.data)
+        if not command.storage.inline:
+            storage_of(command.storage).put(path, delta.data)
         elif len(delta.data) > MAX_INLINE:
             raise StateError(
-                f"job {order.job!r}: a task changed {len(delta.data)} bytes of state in one epoch, "
-                f"above the {MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem "
-                f"storage"
+                f"job {command.job!r}: a task changed {len(delta.data)} bytes of state in one "
+                f"epoch, more than the limit of {MAX_INLINE} of jobmanager checkpoint storage; "
+                "use filesystem storage"
             )
-        return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
+        return delta.file(path, command.epoch, command.line, inline=command.storage.inline)
 
     def close(self) -> None:
         if self.replica is not None:

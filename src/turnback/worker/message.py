@@ -1,10 +1,12 @@
-"""Messages between driver and tasks: orders, and barriers with acknowledgements in the shuffle."""
+"""Messages between driver and tasks: commands, and barriers with acknowledgements."""
 
 from __future__ import annotations
 
 import base64
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,10 @@ class TaskAck(msgspec.Struct, frozen=True):
 
     Attributes:
         upstream: The task attempts whose output it read.
-        state: The delta it wrote, if its state changed.
-        schemas: The states its operators have registered.
         transactions: Prepared sink transactions by sink uid.
         records: Number of elements read and written, by operator uid.
         left_out: Number of elements at which functions failed, and which were left out, by uid.
-        fed: Number of elements that Spark itself gave from sources, by channel.
+        native_records: Number of elements that Spark itself gave from sources, by channel.
         malformed: Number of records that did not fit their schema, by uid of the source.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
@@ -65,7 +65,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     row_bytes: int = 0
     next_timer_ms: int | None = None
     left_out: dict[str, int] = {}
-    fed: dict[int, int] = {}
+    native_records: dict[int, int] = {}
     malformed: dict[str, int] = {}
     busy: dict[str, float] = {}
 
@@ -105,17 +105,14 @@ def align(barriers: list[Barrier], tasks: int | None, where: str) -> tuple[TaskN
 
 
 @dataclass(frozen=True)
-class Order:
+class EpochCommand:
     """What a level is to do in one epoch.
 
     Attributes:
         attempt: Fencing number of this life of the job.
-        backend: Name of the state backend.
         local_dir: Where local stores live; None for the machine's default.
-        storage: Where state files go.
-        files: For each partition the confirmed state files, in epoch order.
+        files: For each partition the confirmed state files, in epoch command.
         line: This attempt of this driver, see `Fence.line`.
-        time: What time it is.
         letters: Dead letters that are fed back to operators of the level.
         nonce: Which driver runs this attempt.
         directory_id: Stands for the job directory, see `sinks.base.directory_digest`.
@@ -138,14 +135,14 @@ class Order:
     fence: str = ""
 
 
-def encode_order(order: Order) -> str:
-    """An order as text, which is all that Spark passes on to tasks."""
-    return base64.b64encode(msgspec.msgpack.encode(order)).decode()
+def encode_command(command: EpochCommand) -> str:
+    """A command as text, which is all that Spark passes on to tasks."""
+    return base64.b64encode(msgspec.msgpack.encode(command)).decode()
 
 
-def decode_order(text: str) -> Order:
-    """The order that `encode_order` was given."""
-    return msgspec.msgpack.decode(base64.b64decode(text), type=Order)
+def decode_command(text: str) -> EpochCommand:
+    """The command that `encode_command` was given."""
+    return msgspec.msgpack.decode(base64.b64decode(text), type=EpochCommand)
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -169,6 +166,17 @@ def user_error(
         if frame.line:
             lines.append(f"    {frame.line}")
     return UserFunctionError("\n".join(lines))
+
+
+@contextmanager
+def naming_operator(uid: str, name: str, where: str) -> Iterator[None]:
+    """Let an error of the user's code name the operator; those of Turnback name it already."""
+    try:
+        yield
+    except TurnbackError:
+        raise
+    except Exception as e:
+        raise user_error(e, uid, name, where=where) from e
 
 
 def _cut(text: str, longest: int) -> str:

@@ -55,7 +55,7 @@ from turnback.worker.local_state import (
     confirmed_before,
     initialize,
 )
-from turnback.worker.message import Order, user_error
+from turnback.worker.message import EpochCommand, user_error
 from turnback.worker.ordering import OrderedRunner, OutputPosition, TimedOutput
 from turnback.worker.output import FunctionOutput
 from turnback.worker.program import LevelProgram
@@ -141,8 +141,8 @@ class _Timestamps:
         op = self._operator
         return ElementTypeError(
             f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {row!r:.80}. "
-            f"Timestamps are whole milliseconds since 1970, not more than {FURTHEST_TIME} before "
-            f"or after; filter such elements out before"
+            f"Timestamps must be whole milliseconds since 1970, at most {FURTHEST_TIME} before "
+            "or after; filter such elements out first"
         )
 
 
@@ -251,13 +251,8 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     tables = [pa.Table.from_batches([batch.arrow]) for batch in batches]
     (data,) = pa.concat_tables(tables).combine_chunks().to_batches()
     joined = Batch(batches[0].type, data)
-    joined.stamps = Stamps.join([batch.stamps or _none(len(batch)) for batch in batches])
+    joined.stamps = Stamps.join([batch.stamps or _unknown(len(batch)) for batch in batches])
     return joined
-
-
-def _none(count: int) -> Stamps:
-    none = np.full(count, MIN_TIME, np.int64)
-    return Stamps.of(none, none)
 
 
 class TimerContext(KeyedContext):
@@ -293,7 +288,6 @@ class TimerContext(KeyedContext):
         self._names: Any = None
 
     def during(self, domain: TimeDomain, time: int, names: Any) -> None:
-        """Become the context of a timer, and of what it holds."""
         self._domain = domain
         self.time = time
         self._names = names
@@ -375,8 +369,8 @@ Name = tuple[int, ...]
 def _checked(timestamp: Any) -> int:
     if not isinstance(timestamp, int) or isinstance(timestamp, bool):
         raise StateError(
-            f"a timer needs whole milliseconds since 1970, got {timestamp!r:.40}; "
-            f"int(time.timestamp() * 1000) makes them of a datetime"
+            f"a timer needs whole milliseconds since 1970, got {timestamp!r:.40}; for a "
+            "datetime, use int(time.timestamp() * 1000)"
         )
     return min(max(timestamp, MIN_TIME + 1), MAX_TIME)
 
@@ -391,7 +385,7 @@ class TimerRunner(OrderedRunner):
         self.context = TimerContext(backend, time, self._event, self._processing)
         self._element_watermark = self._mark = MIN_TIME
         """The watermark at the last element, and at what was given last."""
-        self._cause: OutputPosition = (NOWHERE, 0)
+        self._position: OutputPosition = (NOWHERE, 0)
 
     def begin(self) -> None:
         super().begin()
@@ -402,7 +396,7 @@ class TimerRunner(OrderedRunner):
         context.watermark, after = self.watermarks()
         self._element_watermark = self._mark = context.watermark
         out = self.timed_output()
-        self._cause = (NOWHERE, 0)
+        self._position = (NOWHERE, 0)
         now = self.time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
@@ -411,7 +405,7 @@ class TimerRunner(OrderedRunner):
         row = None
         due = self._event.due
         try:
-            for mark, moment, key, row, function, cause in elements:
+            for mark, moment, key, row, function, position in elements:
                 if due and due[0][0] <= mark:
                     self._fire_event(mark, out)
                 if mark > context.watermark:
@@ -419,8 +413,8 @@ class TimerRunner(OrderedRunner):
                 self._element_watermark = self._mark = context.watermark
                 self.backend.key = key
                 context.time = moment
-                self._cause = cause
-                out.add(function(row, context), moment, context.watermark, cause)
+                self._position = position
+                out.add(function(row, context), moment, context.watermark, position)
         except Exception as e:
             raise self.failed(e, row) from e
         if self.time.epoch.ended:
@@ -451,8 +445,8 @@ class TimerRunner(OrderedRunner):
             # when it was set, it comes after what set it: the last element, or another timer.
             if time > self._element_watermark or self._mark > self._element_watermark:
                 self._mark = max(self._mark, time - 1)
-                self._cause = out.end_of_watermark(key)
-            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._cause)
+                self._position = out.end_of_watermark(key)
+            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._position)
 
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
@@ -470,13 +464,13 @@ class TimerRunner(OrderedRunner):
         out: TimedOutput,
         stamp: int | None,
         mark: int,
-        cause: OutputPosition,
+        position: OutputPosition,
     ) -> None:
         op = self.operator
         context = self.context
         context.during(domain, time, names)
         try:
-            out.add(op.function.on_timer(time, context), stamp, mark, cause)
+            out.add(op.function.on_timer(time, context), stamp, mark, position)
         except Exception as e:
             name = f"{op.name}, on_timer"
             key = self.backend.key
@@ -488,12 +482,7 @@ _CANCEL_S = 5.0
 
 
 class _Call(NamedTuple):
-    """A call for one element.
-
-    Attributes:
-        stamps: Those of the element, if it has any.
-        part: The part of the source that it comes from.
-    """
+    """A call for one element."""
 
     value: Any
     future: Future[list[Any]]
@@ -506,7 +495,6 @@ class _CallsOfEpoch:
 
     Attributes:
         calls: Those whose results were not given out yet, in the order of their elements.
-        tasks: What runs them.
         room: Lets only so many run at once.
         failed: The first error, and the element.
     """
@@ -594,11 +582,13 @@ class AsyncWaitRunner(FunctionRunner):
         columns = np.array([call.stamps for call in calls], np.int64).T
         return self.output(rows, Stamps(*columns).repeat([len(some) for some in results]))
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         if not isinstance(error, asyncio.CancelledError):
-            return super().failed(error, element)
+            return super().failed(error, element, **about)
         op = self.operator
-        advice = "what it waited for was cancelled, such as a request of a client that was closed"
+        advice = (
+            "it was waiting for something that was cancelled, such as a request of a closed client"
+        )
         return user_error(error, op.uid, op.name, advice, element=element)
 
     def _cancel(self) -> None:
@@ -752,8 +742,8 @@ class BroadcastRunner(FunctionRunner):
         parts = [self._process_broadcast()]
         parts += map(self._main.process, gathered)
         parts.append(self._main.process_rest())
-        self.sides += self._main.sides
-        self._main.sides = []
+        self.side_outputs += self._main.side_outputs
+        self._main.side_outputs = []
         return self._joined([part for part in parts if part is not None])
 
     def _process_broadcast(self) -> Batch | None:
@@ -808,18 +798,13 @@ def _stamps(batches: list[Batch]) -> Stamps | None:
     return Stamps.join(known) if known and len(known) == len(batches) else None
 
 
-def _unknown(count: int, mark: int) -> Stamps:
+def _unknown(count: int, mark: int = MIN_TIME) -> Stamps:
     """Stamps of elements without a time."""
     return Stamps.of(np.full(count, MIN_TIME, np.int64), np.full(count, mark, np.int64))
 
 
 class BroadcastContext:
-    """The context of a broadcast element.
-
-    Attributes:
-        time: Its event time, None if it has none.
-        states: The broadcast states, by name.
-    """
+    """The context of a broadcast element."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
@@ -851,7 +836,7 @@ class BroadcastContext:
         if backend is None or handle is None:
             raise StateError(
                 f"operator {self._operator.uid!r} has no keyed state {name!r}; declare it in the "
-                f"function, or ask for it in open()"
+                "function, or request it in open()"
             )
         process = getattr(function, "process", function)
         try:
@@ -879,8 +864,6 @@ class OpenOperators:
 
     Attributes:
         operators: By node id, in the order data flows through them.
-        backends: The keyed state of those that have a key.
-        operator_backends: The state of the subtasks of those that have such state.
         runners: What runs them; none for sinks, nor where an operator has no subtask.
         ran: What its functions have run last, if they have run it to its end.
     """
@@ -913,7 +896,7 @@ class OpenOperators:
             backend.run_as(partition)
         return [*self.backends.values(), *own]
 
-    def restore(self, order: Order) -> None:
+    def restore(self, command: EpochCommand) -> None:
         """Make functions with operator state anew, unless they have run the last epoch.
 
         The state is open already. They would otherwise hold what an epoch that does not count has
@@ -921,11 +904,11 @@ class OpenOperators:
         """
         ran = self.ran
         self.ran = None
-        if ran == confirmed_before(order, self.partition):
+        if ran == confirmed_before(command, self.partition):
             return
         for id, backend in self.operator_backends.items():
             if self.partition < backend.parallelism:
-                self._renew(id, order.epoch)
+                self._renew(id, command.epoch)
 
     def open_without_state(self) -> None:
         """Open functions with operator state as if there were none, to see what they ask for."""
@@ -987,7 +970,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         runner = _make_runner(tolerance.operator(), backend, time)
         assert isinstance(runner, FunctionRunner)
         runner.tolerance = tolerance
-        runner.has_sides = True
+        runner.has_side_outputs = True
         return runner
     if operator.kind is NodeKind.TIMESTAMPS:
         if backend is not None:

@@ -53,12 +53,6 @@ class OrderedRunner(KeyedRunner):
     strategy; and then by partition. They wait until no more can come that belong before them. The
     state knows them by their input and the uid of their strategy, so they are processed whatever
     becomes of the streams that they wait for.
-
-    Args:
-        functions: What is called for the elements of each input, if something is.
-
-    Attributes:
-        states: What waits for its time, by name.
     """
 
     def __init__(
@@ -154,10 +148,10 @@ class OrderedRunner(KeyedRunner):
         function = self._functions[input]
         for batch, marks in ordered:
             columns = marks.tolist(), times_of(batch), read_keys(batch), batch.rows
-            causes = self.causes(batch, input)
-            yield from zip(*columns, repeat(function, len(batch)), causes, strict=True)
+            positions = self.positions(batch, input)
+            yield from zip(*columns, repeat(function, len(batch)), positions, strict=True)
 
-    def causes(self, batch: Batch, input: int = 0) -> Iterable[OutputPosition]:
+    def positions(self, batch: Batch, input: int = 0) -> Iterable[OutputPosition]:
         """Where what is made from the elements of a batch belongs."""
         stamps = batch.stamps
         if stamps is None:
@@ -167,7 +161,6 @@ class OrderedRunner(KeyedRunner):
         return zip(segments, stamps.row.tolist(), strict=True)
 
     def _given(self, segment: int, input: int) -> int:
-        """The segment of what is made from elements of a segment."""
         known = self.time.segment(segment)
         if known is None:
             return FED_BACK if segment == FED_BACK else NOWHERE
@@ -315,7 +308,6 @@ class OrderedRunner(KeyedRunner):
         return None if known is None else [*known.place, row, known.giver]
 
     def _waited_at(self, place: list[int] | None) -> OutputPosition:
-        """Where an element is that has waited."""
         if place is None:
             return _UNKNOWN
         if not place:
@@ -349,7 +341,7 @@ class TimedOutput:
         self._last = last
         self._times: list[int] = []
         self._marks: list[int] = []
-        self._causes: list[OutputPosition] = []
+        self._positions: list[OutputPosition] = []
 
     def add(
         self, elements: Iterable[Any] | None, time: int | None, mark: int, at: OutputPosition
@@ -360,13 +352,13 @@ class TimedOutput:
             for own_time, some in elements:
                 self.add(some, own_time, mark, at)
             return
-        self.collected.add(elements, self.origin(time, mark, at))
+        self.collected.add(elements, self.number_for(time, mark, at))
 
-    def origin(self, time: int | None, mark: int, at: OutputPosition) -> int:
+    def number_for(self, time: int | None, mark: int, at: OutputPosition) -> int:
         """A number for elements of this time and place, which come at this watermark."""
         self._times.append(MIN_TIME if time is None else within_reach(time))
         self._marks.append(mark)
-        self._causes.append(at)
+        self._positions.append(at)
         return len(self._times) - 1
 
     def end_of_watermark(self, key: Any) -> OutputPosition:
@@ -374,7 +366,7 @@ class TimedOutput:
         return self._last, key_orders(self._backend, [key])[0]
 
     def stamps(self) -> Stamps:
-        segments, rows = np.array(self._causes, np.int64).reshape(-1, 2).T
+        segments, rows = np.array(self._positions, np.int64).reshape(-1, 2).T
         times = np.array(self._times, np.int64)
         marks = np.array(self._marks, np.int64)
         return Stamps(times, marks, segments, rows)

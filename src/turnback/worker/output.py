@@ -1,4 +1,4 @@
-"""What functions give: elements of the main output and of side outputs, each with its origin."""
+"""What functions give to the main output and to side outputs, with the element it was made of."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ class FunctionOutput(Batch):
 
     def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
         if isinstance(error, TooLargeError):
-            return TooLargeError(f"what {self._operator} gave is too large: {error}")
+            return TooLargeError(f"the output of {self._operator} is too large: {error}")
         advice = "" if self._from is None else yield_hint(self._from) + operator_place(self._from)
         return ElementTypeError(
-            f"{self._operator} gave an element that does not fit its output type: {error}{advice}"
+            f"{self._operator} returned an element that does not match its output type: "
+            f"{error}{advice}"
         )
 
 
@@ -143,8 +144,8 @@ class Collected:
         self._parts = {tag: _Part(freezer) for tag, freezer in freezers.items()}
         self._main = self._parts[None]
 
-    def add(self, elements: Iterable[Any], origin: int) -> None:
-        """Add what was made of one element, which is known by its number."""
+    def add(self, elements: Iterable[Any], index: int) -> None:
+        """Add what was made of one element, which is known by its index."""
         for element in elements:
             part = self._main
             # As in `is_sent_aside`, without a call for every element.
@@ -154,16 +155,16 @@ class Collected:
                     continue  # nobody reads it
                 part = self._parts[tag.tag_id]
             part.rows.append(part.freeze(element))
-            part.origins.append(origin)
+            part.indices.append(index)
 
     def main(self, stamps: Stamps | None) -> Batch | None:
-        """The main output; `stamps` are those of the origins."""
+        """The main output; `stamps` are those of the elements it was made of."""
         return self._batch(None, self._operator.type, stamps)
 
     def sides(self, stamps: Stamps | None) -> list[tuple[int, Batch]]:
         """The side outputs, each for the operator that stands for it."""
         batches = []
-        for tag, node, type in self._operator.sides:
+        for tag, node, type in self._operator.side_outputs:
             batch = self._batch(tag, type, stamps)
             if batch is not None:
                 batches.append((node, batch))
@@ -176,16 +177,16 @@ class Collected:
         which = f"operator {self._operator.uid!r} ({self._operator.name})"
         which += f", side output {tag!r}" if tag is not None else ""
         batch = FunctionOutput(type, part.rows, which, self._operator)
-        batch.stamps = None if stamps is None else stamps.take(part.origins)
+        batch.stamps = None if stamps is None else stamps.take(part.indices)
         return batch
 
 
 class _Part:
     """One of the outputs."""
 
-    __slots__ = ("freeze", "origins", "rows")
+    __slots__ = ("freeze", "indices", "rows")
 
     def __init__(self, freezer: Freezer) -> None:
         self.freeze = freezer.freeze
         self.rows: list[Any] = []
-        self.origins: list[int] = []
+        self.indices: list[int] = []

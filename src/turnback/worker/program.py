@@ -38,7 +38,6 @@ class RowLayout:
     In what comes from the sources, `_segment` is the file and `_mark` the block of it, if known.
 
     Attributes:
-        timed: Whether it has the columns of `Stamps`.
         bare: Whether the first three are left out: what Spark reads of a single source has neither
             other channels nor barriers among it, and every column costs the JVM for every row.
     """
@@ -217,7 +216,6 @@ class LevelProgram:
         upstream_tasks: Number of tasks of the level before, 0 for the first level; None if only
             the driver knows it, for tasks that read the sources.
         next_parallelism: Number of tasks of the next level; None for the last.
-        max_parallelism: Number of key groups.
         strategies: How late elements may be, by uid of all watermark strategies of the job; None
             for no watermarks.
     """
@@ -305,8 +303,9 @@ def load_program(blob: bytes) -> LevelProgram:
         program: LevelProgram = pickle.loads(blob)
     except (ImportError, AttributeError) as e:
         raise PlanError(
-            f"the program cannot be loaded in the workers: {e}. Ship modules of your own with "
-            f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
+            f"the workers cannot load the program: {e}. Ship your own modules with "
+            "spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be "
+            "imported"
         ) from e
     return program
 
@@ -321,9 +320,9 @@ def pickled(program: LevelProgram, pickle_by_value: Callable[[object], bytes]) -
         ]
         which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
         raise PlanError(
-            f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
-            "only: open connections, files, locks and the like in open(), not in the constructor "
-            "or around the function"
+            f"cannot send {which} to the workers: {e}. It references objects that exist only in "
+            "this process: open connections, files, locks and the like in open(), not in the "
+            "constructor or around the function"
         ) from e
 
 

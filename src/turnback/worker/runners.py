@@ -56,7 +56,7 @@ class Runner(ABC):
         self.written = 0
         self.busy_s = 0.0
         """How long it has worked in this epoch; measured once a batch."""
-        self.sides: list[tuple[int, Batch]] = []
+        self.side_outputs: list[tuple[int, Batch]] = []
         """Side outputs that nobody has fetched yet, for the operators that stand for them."""
         self.parts: list[tuple[Part, Batch]] = []
         """Output that nobody has fetched yet, of who gives it later than what it is made from: with
@@ -68,7 +68,7 @@ class Runner(ABC):
         """Start an epoch; the one before may have failed at any point."""
         self.read = self.written = 0
         self.busy_s = 0.0
-        self.sides = []
+        self.side_outputs = []
         self.parts = []
         if self.tolerance is not None:
             self.tolerance.begin()
@@ -90,7 +90,7 @@ class Runner(ABC):
 
     def close(self) -> None:
         """Give up what it holds."""
-        self.sides = []
+        self.side_outputs = []
         self.parts = []
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Runner(ABC):
 
     def process_second(self, batch: Batch) -> Batch | None:
         """Do the operator's work on elements of its second input, if it has one."""
-        raise AssertionError(f"operator {self.operator.uid!r} has one input only")
+        raise AssertionError(f"operator {self.operator.uid!r} has only one input")
 
     def process_rest(self) -> Batch | None:
         """Do what was put off until the input of the epoch has ended."""
@@ -114,11 +114,12 @@ class Runner(ABC):
         self.written += sum(len(batch) for _, batch in self.parts)
         return out
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
         op = self.operator
-        advice = return_advice(error, self.operator)
-        return user_error(error, op.uid, op.name, advice, element=element)
+        return user_error(
+            error, op.uid, op.name, return_advice(error, op), **about, element=element
+        )
 
 
 class ForwardRunner(Runner):
@@ -151,8 +152,10 @@ class FunctionRunner(Runner):
         super().__init__(operator)
         self.freezer = Freezer(operator.type)
         self._freezers: dict[str | None, Freezer] = {None: self.freezer}
-        self._freezers.update({tag: Freezer(type) for tag, _, type in operator.sides})
-        self.has_sides = bool(operator.sides) or may_emit_side_outputs(operator.function)
+        self._freezers.update({tag: Freezer(type) for tag, _, type in operator.side_outputs})
+        self.has_side_outputs = bool(operator.side_outputs) or may_emit_side_outputs(
+            operator.function
+        )
 
     def collect(self) -> Collected:
         """Collect what the function gives, if it matters from which element it came."""
@@ -160,7 +163,7 @@ class FunctionRunner(Runner):
 
     def collected(self, out: Collected, stamps: Stamps | None) -> Batch | None:
         """The main output of a batch whose elements had these stamps; side outputs are kept."""
-        self.sides += out.sides(stamps)
+        self.side_outputs += out.sides(stamps)
         return out.main(stamps)
 
     def output(self, rows: list[Any], stamps: Stamps | None = None) -> Batch | None:
@@ -209,8 +212,8 @@ class FlatMapRunner(FunctionRunner):
 
     def _process(self, batch: Batch, input: int) -> Batch | None:
         function = self._function(input)
-        if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, function)
+        if batch.stamps is not None or self.has_side_outputs:
+            return self._process_indexed(batch, function)
         rows = batch.rows
         row = None
         admit = self.freezer.admit
@@ -229,7 +232,7 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
+    def _process_indexed(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
         context = self.context
         out = self.collect()
         row = None
@@ -251,11 +254,7 @@ class FlatMapRunner(FunctionRunner):
 
 
 class KeyedRunner(FunctionRunner):
-    """Base of the operators with state per key.
-
-    Attributes:
-        key_readers: What reads the keys of each input that has them.
-    """
+    """Base of the operators with state per key."""
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
         super().__init__(operator)
@@ -266,10 +265,8 @@ class KeyedRunner(FunctionRunner):
             if each.key is not None
         ]
 
-    def failed(self, error: BaseException, element: Any) -> Exception:
-        op = self.operator
-        advice = return_advice(error, op)
-        return user_error(error, op.uid, op.name, advice, key=self.backend.key, element=element)
+    def failed(self, error: BaseException, element: Any, **about: Any) -> Exception:
+        return super().failed(error, element, key=self.backend.key, **about)
 
 
 class KeyedProcessRunner(KeyedRunner):
@@ -289,8 +286,8 @@ class KeyedProcessRunner(KeyedRunner):
     def _process(self, batch: Batch, input: int) -> Batch | None:
         keys = self.key_readers[input](batch)
         function = self._functions[input]
-        if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch, keys, function)
+        if batch.stamps is not None or self.has_side_outputs:
+            return self._process_indexed(batch, keys, function)
         backend = self.backend
         rows = batch.rows
         row = None
@@ -311,7 +308,7 @@ class KeyedProcessRunner(KeyedRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(
+    def _process_indexed(
         self, batch: Batch, keys: list[Any], function: ElementFunction
     ) -> Batch | None:
         backend = self.backend
@@ -393,7 +390,6 @@ class KeyedFilterRunner(KeyedRunner):
 
 
 def _passed(batch: Batch, mask: list[bool]) -> Batch | None:
-    """Those elements of a batch that passed a filter."""
     if is_mutable(batch.type):
         passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
     else:
@@ -418,26 +414,21 @@ class BatchRunner(Runner):
         op = self.operator
         assert op.type is not None
         schema = stream_schema(op.type)
-        tables: list[pa.Table] = []
-        try:
+
+        def conformed() -> list[pa.Table]:
             result = function(*arguments)
             whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
-            for part in [result] if whole else result:
-                if part is not None:
-                    tables.append(self._conform(part, schema))
-        except GroupError as e:
-            raise self._of_group(e) from None
-        except ElementTypeError:
-            raise
-        except Exception as e:
-            raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
+            parts = [result] if whole else result
+            return [self._conform(part, schema) for part in parts if part is not None]
+
+        tables: list[pa.Table] = self.attempt(elements, conformed)
         if not sum(t.num_rows for t in tables):
             return None
         batches = pa.concat_tables(tables).combine_chunks().to_batches()
         if len(batches) > 1:
             raise TooLargeError(
-                f"operator {op.uid!r} ({op.name}): {self.method} gave more than the 2 GiB at once "
-                f"that a column of an Arrow batch holds; give fewer or smaller rows"
+                f"operator {op.uid!r} ({op.name}): {self.method} returned more than 2 GiB for "
+                "one column of an Arrow batch, which is the limit; return fewer or smaller rows"
             )
         return Batch(op.type, batches[0])
 
@@ -446,7 +437,8 @@ class BatchRunner(Runner):
         try:
             return function(*arguments)
         except GroupError as e:
-            raise self._of_group(e) from None
+            op = self.operator
+            raise ElementTypeError(f"operator {op.uid!r} ({op.name}): {e}") from None
         except ElementTypeError:
             raise
         except Exception as e:
@@ -466,14 +458,11 @@ class BatchRunner(Runner):
         # Arrow copy it.
         return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
 
-    def _of_group(self, error: GroupError) -> ElementTypeError:
-        return ElementTypeError(f"operator {self.operator.uid!r} ({self.operator.name}): {error}")
-
     def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator
         return ElementTypeError(
-            f"operator {op.uid!r} ({op.name}): {self.method} must give Arrow batches or tables of "
-            f"{op.type}: {problem}"
+            f"operator {op.uid!r} ({op.name}): {self.method} must return Arrow batches or tables "
+            f"of {op.type}: {problem}"
         )
 
 
@@ -613,7 +602,7 @@ class BatchState:
             objects = from_column(column, kind)
         except _UNFIT as e:
             raise StateError(
-                f"{_name(handle)}: the values do not fit the declared type {kind}: {e}"
+                f"{_name(handle)}: the values do not match the declared type {kind}: {e}"
             ) from None
         handle.write_many(keys, objects)
 
@@ -648,7 +637,9 @@ def _holds_pickled(kind: TypeInfo) -> bool:
 
 def _check_length(column: Any, wanted: int, what: str) -> None:
     if len(column) != wanted:
-        raise ElementTypeError(f"got {len(column)} {what} for {wanted} keys; give one for each key")
+        raise ElementTypeError(
+            f"got {len(column)} {what} for {wanted} keys; return one for each key"
+        )
 
 
 def _as_mask(where: Any, wanted: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

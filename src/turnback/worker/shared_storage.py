@@ -37,7 +37,7 @@ def require_shared_storage(storage: StorageRef, fence: str, nonce: str) -> None:
             f"{socket.gethostname()} does not share the storage of the job with the driver: "
             f"{storage.uri} is another directory there. Checkpoints can only be restored from a "
             "storage that the driver and all executors share: mount a shared file system at the "
-            "same path on every machine, or use an object store (turnback run --root "
+            "same path on every machine, or use an object store or HDFS (turnback run --root "
             "s3://bucket/prefix)"
         )
     _seen.add(key)

@@ -303,8 +303,8 @@ class _Converter:
         op = self._operator
         if isinstance(error, ElementTypeError):
             return IncompatibleStateError(
-                f"operator {op.uid!r}: what migrate gave for state {self._name!r} under the key "
-                f"{self._key(key)!r:.80} does not fit its type: {error}"
+                f"operator {op.uid!r}: the value that migrate returned for state {self._name!r} "
+                f"under the key {self._key(key)!r:.80} does not match its type: {error}"
             )
         what = f"migration of state {self._name!r}"
         return user_error(error, op.uid, what, key=self._key(key), value=value)
@@ -327,7 +327,6 @@ class Move:
     epoch: int
 
     def rows(self, stored: StoredRows) -> pa.Table:
-        """Its rows, of a state that all subtasks have stored."""
         subs, values = redistribute(
             stored.schema.kind,
             stored.rows(0, self.max_parallelism - 1),
@@ -409,5 +408,5 @@ def _backends(
 
 def _refused(id: StateId, reason: str) -> IncompatibleStateError:
     return IncompatibleStateError(
-        f"state {id[1]!r} of operator {id[0]!r} does not fit the program: {reason}"
+        f"state {id[1]!r} of operator {id[0]!r} does not match the program: {reason}"
     )

@@ -65,11 +65,7 @@ _TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROC
 
 
 class ElementGuard:
-    """Calls the function of an operator; an element at which it fails leaves no trace.
-
-    Attributes:
-        failed: At how many elements it has failed in this epoch.
-    """
+    """Calls the function of an operator; an element at which it fails leaves no trace."""
 
     def __init__(
         self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
@@ -79,7 +75,7 @@ class ElementGuard:
         self._time = time
         self._encode = [Serializer(each.type).encode for each in operator.inputs]
         self._types = [each.type.describe() for each in operator.inputs]
-        self._sides = {tag: type for tag, _, type in operator.sides}
+        self._side_outputs = {tag: type for tag, _, type in operator.side_outputs}
         self._fits = surely_fits(operator.type)
         self._seen = self.failed = 0
         self.job_id = ""
@@ -144,7 +140,7 @@ class ElementGuard:
 
     def _check_side(self, tag: OutputTag, element: Any) -> None:
         operator = self._operator
-        type_ = self._sides.get(tag.tag_id)
+        type_ = self._side_outputs.get(tag.tag_id)
         if type_ is None:
             return  # nobody reads it
         who = f"operator {operator.uid!r} ({operator.name}), side output {tag.tag_id!r}"
@@ -156,7 +152,7 @@ class ElementGuard:
         As to a side output, so that it has the time and the place of its element.
         """
         self.failed += 1
-        if DEAD_LETTERS not in self._sides:
+        if DEAD_LETTERS not in self._side_outputs:
             return ()
         letter = Letter(
             job_id=self.job_id,
@@ -172,7 +168,7 @@ class ElementGuard:
         )
         key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
         why = f"{type(error).__name__}: {error}"
-        told = (
+        fields = (
             letter.operator,
             key,
             f"{row!r:.{_SHOWN}}",
@@ -182,7 +178,7 @@ class ElementGuard:
             letter.position,
             letter.encode(),
         )
-        return ((_LETTER_TAG, told),)
+        return ((_LETTER_TAG, fields),)
 
 
 def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:

@@ -44,11 +44,7 @@ from turnback.worker.runners import BufferingRunner, ChunkedRunner
 
 
 class _Clock(NoTimers):
-    """What functions of windows know of time.
-
-    Attributes:
-        watermark: How far event time has come, from element to element.
-    """
+    """What functions of windows know of time."""
 
     watermark = MIN_TIME
 
@@ -60,10 +56,6 @@ class _Pane:
     """What an epoch knows of one pane.
 
     Attributes:
-        start: Its first millisecond.
-        last: Its last millisecond.
-        first_window: The first window that it is in.
-        last_window: The last window that it is in.
         late_from: The watermark from which on elements fire windows again.
         gone: The watermark at which it is forgotten.
         values: By key, what elements of this epoch were added to.
@@ -91,6 +83,8 @@ class FoldedWindowRunner(OrderedRunner):
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend, time, (None,))
         self._function: PaneWindows = operator.function
+        self._grid = self._function.panes
+        self._lateness = self._function.plan.lateness_ms
         self._state: TimeOrderedState = self.states[WINDOWS]
         self._row = row_class(self._function.pane_type().names)
         self._format = CacheFormat(Serializer(self._function.folding.type))
@@ -141,7 +135,7 @@ class FoldedWindowRunner(OrderedRunner):
         start = 1
         last = 0
         try:
-            for mark, time, key, row, _, cause in elements:
+            for mark, time, key, row, _, position in elements:
                 if mark >= due:
                     self._advance(mark, out)
                     due = self._next_due()
@@ -154,7 +148,7 @@ class FoldedWindowRunner(OrderedRunner):
                 if not start <= time <= last:
                     pane = self._enter(time)
                     if pane is None:
-                        self._late(row, time, watermark, cause, out)
+                        self._late(row, time, watermark, position, out)
                         start = 1
                         last = 0
                         continue
@@ -168,7 +162,7 @@ class FoldedWindowRunner(OrderedRunner):
                 value = first(row) if held is None else add(row, held)
                 pane.values[key] = value if type(value) is plain else to_cache(value)
                 if pane.late_from <= watermark:
-                    self._fire_again(pane, key, cause, out)
+                    self._fire_again(pane, key, position, out)
                     due = self._next_due()
         except UserFunctionError:
             raise
@@ -178,31 +172,28 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _is_partly_late(self, batch: Batch, marks: Times) -> bool:
         """Whether some windows of an element have ended before it, and others may take it."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         times = self._times(batch)
-        pane = panes.of_time(times)
+        pane = self._grid.of_time(times)
         marks = np.maximum(marks, self._clock.watermark)
-        ended = panes.first_window(pane) <= marks
-        return bool((ended & (panes.last_window(pane) + lateness > marks)).any())
+        ended = self._grid.first_window(pane) <= marks
+        return bool((ended & (self._grid.last_window(pane) + self._lateness > marks)).any())
 
     def _fold_batches(self, batches: Iterable[Ordered], out: TimedOutput) -> None:
         """Add elements to their panes, pane by pane.
 
         Each is in time for all its windows or for none, so windows may as well fire later.
         """
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         for batch, marks in batches:
             times = self._times(batch)
             rows = batch.rows
             keys = self.key_readers[0](batch)
-            lasts = panes.of_time(times)
-            late = panes.last_window(lasts) + lateness <= np.maximum(marks, self._clock.watermark)
+            lasts = self._grid.of_time(times)
+            gone = self._grid.last_window(lasts) + self._lateness
+            late = gone <= np.maximum(marks, self._clock.watermark)
             if late.any():
-                causes = list(self.causes(batch))
+                positions = list(self.positions(batch))
                 for i in np.flatnonzero(late).tolist():
-                    self._late(rows[i], int(times[i]), int(marks[i]), causes[i], out)
+                    self._late(rows[i], int(times[i]), int(marks[i]), positions[i], out)
             order = np.argsort(lasts, kind="stable")
             order = order[~late[order]]
             ordered = lasts[order]
@@ -257,14 +248,11 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _load(self) -> None:
         """Read the panes of all windows that end in this epoch, if there are any."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
         before = self._clock.watermark
         after = self._after
-        if not (
-            panes.any_window(before, after)
-            or (lateness and panes.any_window(before - lateness, after - lateness))
-        ):
+        late = self._lateness
+        are_gone = late and self._grid.any_window(before - late, after - late)
+        if not are_gone and not self._grid.any_window(before, after):
             return
         self._loaded = after
         for last, key, row in self._state.stored_until(after):
@@ -275,27 +263,22 @@ class FoldedWindowRunner(OrderedRunner):
 
     def _enter(self, time: int) -> _Pane | None:
         """The pane of an element; None if it is too late for all its windows."""
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
-        last = panes.of_time(time)
-        if panes.last_window(last) + lateness <= self._clock.watermark:
+        last = self._grid.of_time(time)
+        if self._grid.last_window(last) + self._lateness <= self._clock.watermark:
             return None
         return self._panes.get(last) or self._add_pane(last)
 
     def _add_pane(self, last: int) -> _Pane:
-        panes = self._function.panes
-        lateness = self._function.plan.lateness_ms
-        pane = self._panes[last] = _Pane(last, panes, lateness)
+        pane = self._panes[last] = _Pane(last, self._grid, self._lateness)
         pane.has_more = last > self._loaded and self._state.has_any(last)
         self._schedule(pane, self._clock.watermark)
         return pane
 
     def _schedule(self, pane: _Pane, after: int) -> None:
         """Note when the next window of a pane fires, or else when the pane is forgotten."""
-        panes = self._function.panes
         time = pane.first_window
         if after >= time:
-            time = panes.window_before(after) + panes.slide
+            time = self._grid.window_before(after) + self._grid.slide
         time = time if time <= pane.last_window else pane.gone
         if time <= self._after:
             heappush(self._due, (time, pane.last))
@@ -318,8 +301,8 @@ class FoldedWindowRunner(OrderedRunner):
     def _store(self) -> None:
         row = self._row
         for pane in self._forgotten:
-            places = [(key, pane.last) for key in pane.removable]
-            self._state.write_many(places, [None] * len(places))
+            slots = [(key, pane.last) for key in pane.removable]
+            self._state.write_many(slots, [None] * len(slots))
         for last, pane in self._panes.items():
             rows = [row(pane.start, self._value(held)) for held in pane.values.values()]
             self._state.write_many([(key, last) for key in pane.values], rows)
@@ -370,17 +353,18 @@ class FoldedWindowRunner(OrderedRunner):
         except Exception as e:
             raise user_error(e, self.operator.uid, self.operator.name, key=key) from e
 
-    def _fire_again(self, pane: _Pane, key: Any, cause: OutputPosition, out: TimedOutput) -> None:
+    def _fire_again(
+        self, pane: _Pane, key: Any, position: OutputPosition, out: TimedOutput
+    ) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
-        panes = self._function.panes
         plan = self._function.plan
         watermark = self._clock.watermark
         final = min(pane.last_window, watermark)
-        for end in range(pane.first_window, final + 1, panes.slide):
+        for end in range(pane.first_window, final + 1, self._grid.slide):
             if end + plan.lateness_ms <= watermark:
                 continue
             total = None
-            for last in panes.of_window(end):
+            for last in self._grid.of_window(end):
                 each = self._panes.get(last) or self._add_pane(last)
                 held = each.values.get(key)
                 if held is None:
@@ -391,14 +375,14 @@ class FoldedWindowRunner(OrderedRunner):
                     value = self._value(held)
                     total = value if total is None else self._merge(key, total, value)
             if total is not None:
-                self._emit({key: total}, end, watermark, cause, out)
+                self._emit({key: total}, end, watermark, position, out)
 
     def _emit(
         self,
         values: dict[Any, Any],
         end: int,
         mark: int,
-        cause: OutputPosition | None,
+        position: OutputPosition | None,
         out: TimedOutput,
     ) -> None:
         """Give out a window of some keys, because of an element or of its end."""
@@ -410,19 +394,19 @@ class FoldedWindowRunner(OrderedRunner):
         context = WindowContext(window, self._clock, function.states)
         try:
             for backend.key, value in values.items():
-                origin = out.origin(end, mark, cause or out.end_of_watermark(backend.key))
+                index = out.number_for(end, mark, position or out.end_of_watermark(backend.key))
                 contents = [result(value)]
                 given = function.plan.apply(backend.declared_key(), context, contents)
-                out.collected.add(given, origin)
+                out.collected.add(given, index)
         except Exception as e:
             raise user_error(e, op.uid, op.name, key=backend.key, window=tuple(window)) from e
 
     def _late(
-        self, row: Any, time: int, mark: int, cause: OutputPosition, out: TimedOutput
+        self, row: Any, time: int, mark: int, position: OutputPosition, out: TimedOutput
     ) -> None:
         late = self._function.plan.late
         if late is not None:
-            out.add([(late, row)], time, mark, cause)
+            out.add([(late, row)], time, mark, position)
 
 
 def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -464,7 +448,8 @@ class WindowCombineRunner(ChunkedRunner):
                 return None
         (which, panes, over, segments), groups = distinct_rows(index, panes, over, segments)
         owners = keys.column.take(pa.array(which))
-        out = self.call(len(batch), function.combine_panes, data, owners, panes, groups)
+        starts = pa.array(function.panes.start(panes))
+        out = self.call(len(batch), function.combine, data, owners, groups, starts)
         if out is not None:
             marks = self._time.own_marks(over, segments, self._strategy)
             first = np.full(len(panes), LAST, np.int64)
@@ -528,13 +513,13 @@ class _Keys:
         self.keys: list[Any] = [] if new is None else list(new.keys)
         self._type = type
         self._column = to_column([], type) if new is None else new.column
-        self._positions = {key: i for i, key in enumerate(self.keys)}
+        self._numbers = {key: i for i, key in enumerate(self.keys)}
 
-    def place(self, key: Any) -> int:
-        place = self._positions.setdefault(key, len(self.keys))
-        if place == len(self.keys):
+    def number(self, key: Any) -> int:
+        number = self._numbers.setdefault(key, len(self.keys))
+        if number == len(self.keys):
             self.keys.append(key)
-        return place
+        return number
 
     def column(self) -> pa.Array:
         added = to_column(self.keys[len(self._column) :], self._type)
@@ -605,19 +590,18 @@ class WindowAggregationRunner(BufferingRunner):
     def _read_until(self, after: int, before: int, keys: _Keys) -> _Rows:
         """All panes in the store up to a watermark."""
         entries = self._state.stored_until(after)
-        places = np.array([keys.place(key) for _, key, _ in entries], np.intp)
+        numbers = np.array([keys.number(key) for _, key, _ in entries], np.intp)
         panes = np.array([pane for pane, _, _ in entries], np.int64)
-        return self._from_state(places, panes, [value for _, _, value in entries], before)
+        return self._from_state(numbers, panes, [value for _, _, value in entries], before)
 
     def _read_of(self, rows: _Rows, before: int, keys: _Keys) -> _Rows:
-        """What the store has of the keys and panes of some rows."""
         times = np.unique(rows.pane)
         stored = [time for time in times.tolist() if self._state.has_any(time)]
         rows = rows.take(np.flatnonzero(np.isin(rows.pane, stored)))
         if not len(rows.key):
             return self._from_state(rows.key, rows.pane, [], before)
         (owners, panes), _ = distinct_rows(rows.key, rows.pane)
-        values = self._state.read_many(self._places(keys, owners, panes))
+        values = self._state.read_many(self._slots(keys, owners, panes))
         found = np.array([value is not None for value in values], np.bool_)
         present = [value for value in values if value is not None]
         return self._from_state(owners[found], panes[found], present, before)
@@ -671,11 +655,7 @@ class WindowAggregationRunner(BufferingRunner):
     def _store(self, keys: _Keys, rows: _Rows, known: int, after: int) -> None:
         """Write panes that something was added to, and forget those whose last window has ended.
 
-        Args:
-            keys: All keys.
-            rows: Those that were read, and then those that are new.
-            known: How many of them were read.
-            after: The watermark by now.
+        Of the rows so many are `known`, which were read; those behind them are new.
         """
         function = self._function
         (owners, panes), index = distinct_rows(rows.key, rows.pane)
@@ -685,7 +665,7 @@ class WindowAggregationRunner(BufferingRunner):
         is_stored[index[:known]] = True
         gone = is_stored & ~is_open
         self._state.write_many(
-            self._places(keys, owners[gone], panes[gone]), [None] * int(gone.sum())
+            self._slots(keys, owners[gone], panes[gone]), [None] * int(gone.sum())
         )
         changed = has_new & is_open
         count = int(changed.sum())
@@ -700,9 +680,9 @@ class WindowAggregationRunner(BufferingRunner):
         starts = pa.array(function.panes.start(panes[changed]))
         kind = function.pane_type()
         values = pa.StructArray.from_arrays([starts, folded], fields=list(kind.arrow()))
-        places = self._places(keys, owners[changed], panes[changed])
-        self._state.write_many(places, from_column(values, kind))
+        slots = self._slots(keys, owners[changed], panes[changed])
+        self._state.write_many(slots, from_column(values, kind))
 
-    def _places(self, keys: _Keys, owners: Index, panes: Times) -> list[tuple[Any, int]]:
+    def _slots(self, keys: _Keys, owners: Index, panes: Times) -> list[tuple[Any, int]]:
         every = keys.keys
         return [(every[i], pane) for i, pane in zip(owners.tolist(), panes.tolist(), strict=True)]

@@ -179,5 +179,5 @@ def test_a_backlog_is_told_worked_off_in_bounded_memory_and_not_confused(
     made_anew(kafka, topic)
     write(kafka, topic, SMALL + 3 + LARGE)
     assert check("source 'records'", position.offset) == []
-    with pytest.raises(ConfigurationError, match=f"topic '{topic}' was made anew since"):
+    with pytest.raises(ConfigurationError, match=f"topic '{topic}' was recreated"):
         check.check_identity("source 'records'", position.identity)

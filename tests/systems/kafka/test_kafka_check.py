@@ -43,7 +43,7 @@ def test_what_retention_has_taken_is_told(kafka, topic, caplog):
 
 def test_a_topic_that_was_made_anew_is_told(kafka, topic):
     kafka.write(topic, ["x"] * 3, partition=0)
-    with pytest.raises(ConfigurationError, match="ends at 3 and the job goes on at 8: the topic"):
+    with pytest.raises(ConfigurationError, match="ends at 3 and the job is at 8: the topic"):
         check(kafka.servers, {topic: {"0": 8, "1": 0}}, subscribe=topic)
 
 
@@ -73,16 +73,16 @@ def test_a_topic_that_was_made_anew_with_as_many_records_is_refused(kafka, topic
     named.check_identity("source 'in'", before)
     made_anew(kafka, topic, records)
     named("source 'in'", offset)  # by its offsets it may be the same
-    told = f"source 'in': topic '{topic}' was made anew since"
+    told = f"source 'in': topic '{topic}' was recreated"
     with pytest.raises(ConfigurationError, match=told) as refused:
         named.check_identity("source 'in'", before)
     assert "with_kafka_offsets" in str(refused.value)
     KafkaSourceCheck({**options, "failOnDataLoss": "false"}).check_identity("source 'in'", before)
-    assert "goes on at the same offsets" in caplog.text
+    assert "continues at the same offsets" in caplog.text
     # A job that is running keeps the old one, so that it is refused when it starts again.
     reader._ids_until = 0.0
     assert reader.identity(offset, before) == before
-    assert "was made anew while the job reads it" in caplog.text
+    assert "was recreated while the job reads it" in caplog.text
     reader.close()
     lenient, _ = lag_reader(kafka, topic, failOnDataLoss="false")
     assert lenient.identity(offset, before) not in (before, None)
@@ -115,7 +115,7 @@ def test_a_partition_that_was_added_is_told(kafka, topic):
     kafka.write(topic, ["x"] * 3, partition=0)
     options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
     (note,) = KafkaSourceCheck(options)("source 'in'", json.dumps({topic: {"0": 3, "2": 0}}))
-    assert note == f"partition 1 of topic '{topic}' came since: read from the beginning"
+    assert note == f"partition 1 of topic '{topic}' added since: reading from the beginning"
     everything = json.dumps({topic: {"0": 3, "1": 0, "2": 0}})
     assert KafkaSourceCheck(options)("source 'in'", everything) == []
     assert KafkaSourceCheck(options)("source 'in'", None) == []  # all of it is new
@@ -123,7 +123,7 @@ def test_a_partition_that_was_added_is_told(kafka, topic):
     pattern = {**options, "subscribePattern": f"{topic}|{other}"}
     del pattern["subscribe"]
     (note,) = KafkaSourceCheck(pattern)("source 'in'", everything)
-    assert note == f"partition 0 of topic '{other}' came since: read from the beginning"
+    assert note == f"partition 0 of topic '{other}' added since: reading from the beginning"
 
 
 def delete_before(servers, topic, partition, offset) -> None:
@@ -138,7 +138,9 @@ def delete_before(servers, topic, partition, offset) -> None:
 
 @pytest.mark.parametrize("how", ["subscribe", "subscribePattern"])
 def test_a_position_in_a_partition_that_is_not_there_is_refused(kafka, topic, how):
-    with pytest.raises(ConfigurationError, match=f"'in': it goes on in partition 3 of .*'{topic}'"):
+    with pytest.raises(
+        ConfigurationError, match=f"'in': its position contains partition 3 of .*'{topic}'"
+    ):
         check(kafka.servers, {topic: {"0": 0, "3": 7}}, **{how: topic})
 
 

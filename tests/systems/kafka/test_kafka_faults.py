@@ -201,7 +201,7 @@ def test_a_job_that_was_killed_while_it_claimed_starts_again_at_once(
 ):
     """Its own transaction hides what it noted in the compacted topic; only a start ends that."""
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
-    job.sink.claim(replace(job.ctx, attempt=0))
+    job.sink.acquire_target(replace(job.ctx, attempt=0))
     group = f"turnback.sink-of-{topic}"
     forget(kafka, group)
     left = confluent_kafka.Producer(
@@ -234,7 +234,7 @@ def test_what_is_about_to_change_is_no_reason_to_refuse(
 
     monkeypatch.setattr(kafka_memory.GroupOffsetStore, "get_anywhere", get_anywhere)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
-    job.sink.claim(replace(job.ctx, attempt=0, take_over=True))
+    job.sink.acquire_target(replace(job.ctx, attempt=0, take_over=True))
     job.start(job.stage(1, [("a", 1)]))
     assert values(kafka, topic) == [1]
 
@@ -249,7 +249,7 @@ def test_a_copy_of_a_job_is_not_one_that_kafka_has_forgotten(kafka, topic, direc
     shutil.copytree(directory, copied)
     identity = {"job": job.ctx.job, "job_id": job.ctx.job_id}
     copy = SinkJob(copied, kafka_sink(kafka.servers, topic), 2, **identity)
-    copy.sink.claim(replace(copy.ctx, attempt=0, take_over=True))
+    copy.sink.acquire_target(replace(copy.ctx, attempt=0, take_over=True))
     copy.start().close()
     promised = copy.stage(1, [("a", 2)])
     SinkJob(copied, kafka_sink(kafka.servers, topic), 3, **identity).start(promised)
@@ -260,7 +260,7 @@ def goes_on_in(place, kafka, topic, job, attempt):
     """The same job in another place."""
     same = {"job": job.ctx.job, "job_id": job.ctx.job_id}
     elsewhere = SinkJob(place, kafka_sink(kafka.servers, topic), attempt, **same)
-    elsewhere.sink.claim(replace(elsewhere.ctx, attempt=0, take_over=True))
+    elsewhere.sink.acquire_target(replace(elsewhere.ctx, attempt=0, take_over=True))
     return elsewhere
 
 
@@ -361,7 +361,7 @@ def test_an_open_transaction_of_another_sink_makes_nobody_wait(
     forget(kafka, f"turnback.sink-of-{new_topic}")
     monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
     again = SinkJob(directory, kafka_sink(kafka.servers, new_topic), uid="new", attempt=2)
-    with pytest.raises(SinkError, match="hides what is noted of"):
+    with pytest.raises(SinkError, match="hides the record of"):
         again.start()
     other.abort_transaction(30)
     again.start()
@@ -376,7 +376,7 @@ def test_a_record_that_is_too_large_is_refused_in_the_task(kafka, directory, sev
     topics = [topic, topic] if several else topic
     job = SinkJob(directory, kafka_sink(kafka.servers, topics))
     committer = job.start()
-    told = rf"record for topic '{topic}' has 50\d\d bytes, and the topic takes 1000"
+    told = rf"record for topic '{topic}' has 50\d\d bytes, but the topic accepts at most 1000"
     with pytest.raises(ConfigurationError, match=told):
         job.stage(1, [("ok", 1), ("a" * 2500, 1)])
     committer.commit(job.stage(1, [("a" * 400, 1)]))
@@ -439,7 +439,7 @@ def test_a_prefix_belongs_to_one_job(kafka, topic, directory, tmp_path):
     fork = SinkJob(tmp_path / "fork", kafka_sink(kafka.servers, topic))
     with pytest.raises(ConfigurationError, match=r"belongs to job 'likes'.*take_over_sinks"):
         fork.start()
-    fork.sink.claim(replace(fork.ctx, attempt=0, take_over=True))
+    fork.sink.acquire_target(replace(fork.ctx, attempt=0, take_over=True))
     fork.start().commit(fork.stage(1, [("a", 1)]))
     with pytest.raises(ConfigurationError, match=r"belongs to job 'fork'"):
         committer.commit(job.stage(1, [("a", 2)]))
@@ -489,13 +489,13 @@ def test_a_prefix_is_not_taken_over_while_its_owner_has_promised_output(
     (tmp_path / "fork").mkdir()
     fork = SinkJob(tmp_path / "fork", kafka_sink(kafka.servers, topic))
     taking = replace(fork.ctx, attempt=0, take_over=True, other_jobs=Promised(1))
-    for step in (fork.sink.check_claim, fork.sink.claim):
+    for step in (fork.sink.check_target, fork.sink.acquire_target):
         with pytest.raises(ConfigurationError, match=r"taken over from .* transactions commit"):
             step(taking)
     again = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
     again.start(promised).close()
     assert values(kafka, topic) == [1]
-    fork.sink.claim(replace(taking, other_jobs=Promised(0)))
+    fork.sink.acquire_target(replace(taking, other_jobs=Promised(0)))
     fork.start().commit(fork.stage(1, [("a", 2)]))
     assert values(kafka, topic) == [1, 2]
 
@@ -513,7 +513,7 @@ def test_a_driver_that_lost_the_prefix_while_it_published_writes_nothing(
         real(producer, records, on_delivery)
         if not taken:
             taken.append(True)
-            fork.sink.claim(replace(fork.ctx, attempt=0, take_over=True))
+            fork.sink.acquire_target(replace(fork.ctx, attempt=0, take_over=True))
 
     handles = job.stage(1, [("a", 1)])
     committer.commit(job.stage(0, [("a", 0)]))
@@ -564,7 +564,7 @@ def test_a_publish_that_outlives_its_attempt_is_not_doubled_by_the_next(
     monkeypatch.setattr(TransactionalDelivery, "publish", publish_at_once)
     late.start()
     hangs.wait(60)
-    sink.claim(successor.ctx)
+    sink.acquire_target(successor.ctx)
     sink.committer(successor.ctx).commit(handles)
     may_end.set()
     late.join(60)
@@ -596,7 +596,7 @@ def test_a_restored_job_directory_is_refused_and_doubles_only_if_allowed(kafka, 
     restored = life(2, Attempts({1: "a", 2: "c"}))
     with pytest.raises(ConfigurationError, match="restored from a backup"):
         restored.start(promised)
-    restored.sink.claim(replace(restored.ctx, attempt=0, take_over=True))
+    restored.sink.acquire_target(replace(restored.ctx, attempt=0, take_over=True))
     committer = restored.start(promised)
     committer.commit(restored.stage(2, [("a", 2)]))
     # The first attempt is known, and with it what it has published.
@@ -605,7 +605,7 @@ def test_a_restored_job_directory_is_refused_and_doubles_only_if_allowed(kafka, 
     anew = life(1, Attempts({1: "d"}))
     with pytest.raises(ConfigurationError, match="restored from a backup"):
         anew.start(promised)
-    anew.sink.claim(replace(anew.ctx, attempt=0, take_over=True))
+    anew.sink.acquire_target(replace(anew.ctx, attempt=0, take_over=True))
     anew.start(promised)
     assert values(kafka, topic) == [1, 1, 2]
 
@@ -630,13 +630,13 @@ def test_a_restored_job_whose_sink_is_renamed_is_refused(kafka, topic, directory
     )
     start = replace(renamed.ctx, attempt=0, nonce="")
     with pytest.raises(ConfigurationError, match=r"attempt 1 .*restored from a backup"):
-        renamed.sink.check_claim(start)
+        renamed.sink.check_target(start)
     accepted = replace(start, take_over=True)
-    renamed.sink.check_claim(accepted)
-    renamed.sink.claim(accepted)
+    renamed.sink.check_target(accepted)
+    renamed.sink.acquire_target(accepted)
     renamed.start().commit(renamed.stage(2, [("a", 3)]))
     assert values(kafka, topic) == [1, 2, 3]
-    renamed.sink.check_claim(replace(start, promised=Checkpoints({2: 2})))
+    renamed.sink.check_target(replace(start, promised=Checkpoints({2: 2})))
 
 
 def test_a_backup_from_before_a_fresh_start_is_refused(kafka, topic, directory):
@@ -648,8 +648,8 @@ def test_a_backup_from_before_a_fresh_start_is_refused(kafka, topic, directory):
     afresh.start().close()
     restored = replace(first.ctx, attempt=0, nonce="")
     with pytest.raises(ConfigurationError, match=r"attempt 2 .*restored from a backup"):
-        first.sink.check_claim(restored)
-    first.sink.check_claim(replace(restored, take_over=True))
+        first.sink.check_target(restored)
+    first.sink.check_target(replace(restored, take_over=True))
 
 
 def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(kafka, topic, directory):
@@ -658,13 +658,13 @@ def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(kafka, topi
     old.ctx = replace(old.ctx, attempts=Attempts({3: "x"}), nonce="x")
     old.start().close()
     created = replace(old.ctx, job_id="", attempt=0, nonce="", attempts=Attempts({}))
-    old.sink.check_claim(created)
-    old.sink.claim(created)
+    old.sink.check_target(created)
+    old.sink.acquire_target(created)
     new = SinkJob(directory, kafka_sink(kafka.servers, topic), 2, job_id="new")
     new.ctx = replace(new.ctx, attempts=Attempts({1: "killed", 2: "z"}), nonce="z")
     start = replace(new.ctx, attempt=0, nonce="", attempts=Attempts({1: "killed"}))
-    new.sink.check_claim(start)
-    new.sink.claim(start)
+    new.sink.check_target(start)
+    new.sink.acquire_target(start)
     new.start().commit(new.stage(1, [("a", 1)]))
     assert values(kafka, topic) == [1]
 
@@ -677,7 +677,7 @@ def test_what_a_job_has_published_does_not_count_for_its_copy(kafka, topic, dire
     committer.commit([*job.stage(1, [("a", 1)]), *job.stage(2, [("a", 2)])])
     with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
         copy.start()
-    copy.sink.claim(replace(copy.ctx, attempt=0, take_over=True))
+    copy.sink.acquire_target(replace(copy.ctx, attempt=0, take_over=True))
     copy.start().commit(copy.stage(1, [("a", 7)]))
     assert values(kafka, topic) == [1, 2, 7]
 
@@ -749,7 +749,7 @@ def test_a_wrong_password_is_refused_and_not_shown(kafka, topic, directory, monk
     sink = kafka_sink(kafka.secured, topic, **LOGIN, sasl_password="wrong-one")
     with (
         caplog.at_level(logging.DEBUG),
-        pytest.raises(ConfigurationError, match="refused the login") as caught,
+        pytest.raises(ConfigurationError, match="rejected the login") as caught,
     ):
         SinkJob(directory, sink).start()
     assert "wrong-one" not in f"{caught.value} {caught.value.__cause__!r} {caplog.text}"

@@ -24,4 +24,4 @@ def test_the_sink_keeps_what_all_sinks_promise(kafka):
     # The kit gives one sink object to two sinks of a job, and these must not share a prefix.
     (problem,) = caught.value.broken.items()
     assert problem[0] is Promise.OTHERS
-    assert "give each sink one of its own" in problem[1]
+    assert "give each sink its own" in problem[1]

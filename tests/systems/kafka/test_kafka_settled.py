@@ -78,7 +78,7 @@ def test_what_readers_wait_for_is_listed_committed_and_not_doubled(left: Left) -
     assert left.visible() == []  # not even what another program has written since
     [row] = left.turnback("transactions", "list", "left", **LOGIN)
     one, other = map(repr, left.topics)
-    assert (row["sink"], row["state"], row["rows"]) == ("out", "promised", len(ROWS))
+    assert (row["sink"], row["state"], row["rows"]) == ("out", "in doubt", len(ROWS))
     assert row["what"].endswith(f"for topics {one}, {other}")
     assert row["waiting"] == f"read_committed readers of topics {one}, {other}"
     assert row["problem"] is None
@@ -100,7 +100,7 @@ def test_what_readers_wait_for_is_dropped(left: Left) -> None:
 def test_without_the_login_it_is_listed_with_what_is_missing(left: Left) -> None:
     known = {name: LOGIN[name] for name in LOGIN if not name.endswith("PASSWORD")}
     promised, problem = left.turnback("transactions", "list", "left", **known)
-    assert promised["state"] == "promised"
+    assert promised["state"] == "in doubt"
     assert all(repr(topic) in promised["waiting"] for topic in left.topics)
     assert "TURNBACK_KAFKA_SASL_PASSWORD" in problem["problem"]
     assert "TURNBACK_KAFKA_SASL_USERNAME" not in problem["problem"]

@@ -36,7 +36,7 @@ def test_a_driver_that_was_replaced_publishes_nothing(kafka, topic, directory):
     asleep = zombie.start()
     newer = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
     committer = newer.start()
-    with pytest.raises(SinkError, match="attempt 2 of the job publishes now"):
+    with pytest.raises(SinkError, match="attempt 2 of the job now publishes"):
         asleep.commit(zombie.stage(2, [("a", 1)]))
     committer.commit(newer.stage(2, [("a", 2)]))
     assert values(kafka, topic, committed=False) == [2]

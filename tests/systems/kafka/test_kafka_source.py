@@ -97,8 +97,10 @@ def test_malformed_records_come_with_their_place(reads):
     found = reads["malformed"]
     assert [(row["source"], row["place"]) for row in found] == [("records", p) for p in places]
     assert found[0]["text"] == "no json"
-    text = f"MalformedRecordError: source 'records': a record does not fit its schema: {places[0]}"
-    assert reads["refused-record"].startswith(f"{text}: 'no json'. Mend")
+    text = (
+        f"MalformedRecordError: source 'records': a record does not match its schema: {places[0]}"
+    )
+    assert reads["refused-record"].startswith(f"{text}: 'no json'. Fix")
 
 
 def test_reading_starts_where_it_is_told_to(reads):
@@ -126,7 +128,7 @@ def test_servers_that_do_not_answer_are_named_before_the_job_starts(reads):
 def test_a_wrong_password_is_refused_before_the_job_starts_and_never_shown(reads):
     assert reads["login"] == ["a", "b", "c"]
     assert reads["refused"].startswith("ConfigurationError")
-    assert "Kafka refused the login" in reads["refused"]
+    assert "Kafka rejected the login" in reads["refused"]
     assert "refused" not in reads["jobs"]
 
 

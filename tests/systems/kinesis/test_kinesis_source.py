@@ -197,9 +197,7 @@ def test_an_epoch_that_cannot_be_read_again_is_refused_with_what_is_lost(kinesis
     (shard,), query = kinesis.shards(stream), Query(source(kinesis, stream))
     end = query.reader.latestOffset(query.at, None)
     kinesis.order(trim=[stream, shard, 3])
-    with pytest.raises(
-        EncodedError, match=r"has 1 of the 4 records .* so 3 are lost, to retention"
-    ):
+    with pytest.raises(EncodedError, match=r"has 1 of the 4 records .* so 3 are lost to retention"):
         list(read(KinesisReader(query.options), query.at, end))
     lenient = KinesisReader({**query.options, "fail_on_data_loss": "false"})
     assert [row["value"] for rows in read(lenient, query.at, end) for row in rows] == [b"d"]
@@ -235,7 +233,7 @@ def test_a_position_that_retention_has_passed_is_refused(kinesis, caplog):
         query.epoch()
     lenient = source(kinesis, stream, fail_on_data_loss=False)
     lenient.source_check()("source 'in'", position)
-    assert "it goes on with what is there" in caplog.text
+    assert "it continues with the available records" in caplog.text
     query = Query(lenient)
     query.at = json.loads(position)
     assert query.all() == {shard: ["c"]}
@@ -244,7 +242,9 @@ def test_a_position_that_retention_has_passed_is_refused(kinesis, caplog):
 def test_a_position_in_another_stream_is_refused(kinesis):
     one, other = kinesis.create_stream(1), kinesis.create_stream(1)
     position = old_position(kinesis, one, "1")
-    with pytest.raises(ConfigurationError, match=f"goes on in stream '{one}', and reads '{other}'"):
+    with pytest.raises(
+        ConfigurationError, match=f"position is in stream '{one}', but it reads '{other}'"
+    ):
         source(kinesis, other).source_check()("source 'in'", position)
 
 
@@ -258,7 +258,7 @@ def test_a_missing_stream_is_named(kinesis):
 
 def test_wrong_and_missing_credentials_are_told_without_them(kinesis, monkeypatch, tmp_path):
     made = source(kinesis, kinesis.create_stream(), credentials=("wrong", "secret-of-aws"))
-    with pytest.raises(ConfigurationError, match="refused the login") as refused:
+    with pytest.raises(ConfigurationError, match="rejected the login") as refused:
         made.source_check()("source 'in'", None)
     assert "secret-of-aws" not in str(refused.value) + repr(made) + repr(made.source_check())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -276,7 +276,7 @@ def test_wrong_and_missing_credentials_are_told_without_them(kinesis, monkeypatc
 
 def test_a_server_that_does_not_answer_is_named(kinesis):
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(SourceError, match=f"'in': Kinesis at {url} does not answer"):
+    with pytest.raises(SourceError, match=f"'in': Kinesis at {url} does not respond"):
         source(kinesis, "any", endpoint=url).source_check()("source 'in'", None)
 
 

@@ -61,16 +61,16 @@ def test_a_missing_stream_is_named(rabbitmq):
 
 def test_a_server_that_does_not_answer_is_named(rabbitmq):
     port = free_port()
-    with pytest.raises(SourceError, match=f"'in': RabbitMQ at 127.0.0.1:{port} does not answer"):
+    with pytest.raises(SourceError, match=f"'in': RabbitMQ at 127.0.0.1:{port} does not respond"):
         check(rabbitmq, "any", port=port)
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"password": WRONG}, "refused the login of user 'turnback'"),
-        ({"user_name": "nobody"}, "refused the login of user 'nobody'"),
-        ({"virtual_host": "nowhere"}, "may not read .* in virtual host 'nowhere'"),
+        ({"password": WRONG}, "rejected the login of user 'turnback'"),
+        ({"user_name": "nobody"}, "rejected the login of user 'nobody'"),
+        ({"virtual_host": "nowhere"}, "is not allowed to read .* in virtual host 'nowhere'"),
     ],
 )
 def test_a_refused_login_is_told_without_the_password(rabbitmq, settings, reason):
@@ -82,12 +82,12 @@ def test_a_refused_login_is_told_without_the_password(rabbitmq, settings, reason
 def test_what_retention_has_taken_is_told(rabbitmq, caplog):
     stream = trimmed_stream(rabbitmq)
     with pytest.raises(
-        ConfigurationError, match=f"stream '{stream}' begins at .* goes on at 2, so .* are lost"
+        ConfigurationError, match=f"stream '{stream}' begins at .* is at 2, so .* are lost"
     ) as refused:
         check(rabbitmq, stream, at={stream: 2})
     assert "set_fail_on_data_loss(False)" in str(refused.value)
     check(rabbitmq, stream, at={stream: 2}, fail_on_data_loss=False)
-    assert "it goes on with what is there" in caplog.text
+    assert "it continues with the available records" in caplog.text
 
 
 def trimmed_stream(rabbitmq: RabbitMQServer) -> str:
@@ -102,7 +102,7 @@ def trimmed_stream(rabbitmq: RabbitMQServer) -> str:
 def test_a_stream_that_was_made_anew_is_told(rabbitmq):
     stream = rabbitmq.create_stream()
     rabbitmq.write(stream, ["x"] * 3)
-    with pytest.raises(ConfigurationError, match=r"ends at 3 and the job goes on at 8: .* anew"):
+    with pytest.raises(ConfigurationError, match=r"ends at 3 and the job is at 8: .* recreated"):
         check(rabbitmq, stream, at={stream: 8})
 
 
@@ -163,7 +163,7 @@ def test_whoever_skips_what_is_gone_begins_with_a_stream_that_was_made_anew(rabb
     rabbitmq.write(stream, ["x"] * 3)
     at = json.loads(position({stream: 8}))
     strict = reader(source(rabbitmq, stream))
-    with pytest.raises(EncodedError, match="ends at 3 and the job goes on at 8"):
+    with pytest.raises(EncodedError, match="ends at 3 and the job is at 8"):
         strict.latestOffset(at, None)
     lenient = reader(source(rabbitmq, stream, fail_on_data_loss=False))
     anew = lenient.latestOffset(at, None)
@@ -190,7 +190,7 @@ class MadeAnew:
             self._server.write(self.stream, [f"new {n}" for n in range(messages)])
 
 
-ANEW = r"stream 'stream-\d+' was deleted and made anew: .* would go on at 100 and skip"
+ANEW = r"stream 'stream-\d+' was deleted and recreated: .* would continue at 100 and skip"
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_nothing_is_read_of_a_stream_that_was_made_anew_since_the_epoch_was_plan
 ):
     made = MadeAnew(rabbitmq)
     made.replace(messages)
-    with pytest.raises(EncodedError, match="was deleted and made anew"):
+    with pytest.raises(EncodedError, match="was deleted and recreated"):
         read(made.reader, made.first, made.at)
 
 
@@ -277,7 +277,9 @@ def test_a_chunk_that_retention_has_taken_makes_no_other_stream(rabbitmq):
 
 def test_a_position_in_a_stream_that_is_not_read_is_refused(rabbitmq):
     stream = rabbitmq.create_stream()
-    with pytest.raises(ConfigurationError, match="goes on in stream 'other', which it does not"):
+    with pytest.raises(
+        ConfigurationError, match="its position is in stream 'other', which it does not"
+    ):
         check(rabbitmq, stream, at={stream: 0, "other": 5})
 
 

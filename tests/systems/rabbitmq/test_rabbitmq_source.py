@@ -83,7 +83,7 @@ def test_malformed_records_come_with_their_place(reads):
     place = f"stream {reads['names'][1]}, offset 1"
     assert reads["side"] == [{"source": "records", "place": place, "text": "no json"}]
     assert (
-        f"MalformedRecordError: source 'records': a record does not fit its schema: {place}"
+        f"MalformedRecordError: source 'records': a record does not match its schema: {place}"
         in (reads["strict"])
     )
 

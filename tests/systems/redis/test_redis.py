@@ -152,14 +152,20 @@ def test_a_task_of_an_attempt_that_was_replaced_writes_nothing_any_more(
     make: Any, client: Any, task: Task, driver: Driver, layout: str
 ) -> None:
     sink = make(values="n", layout=layout)
-    sink.claim(driver())
+    sink.acquire_target(driver())
     write(sink, by(task, driver(), epoch=5), ("a", 1))
     strays = [sink.writer(by(task, driver(), epoch=9)) for _ in range(2)]
     strays[0].write(Batch(task().type, [("a", 2), ("b", 2)]))
-    sink.claim(driver(attempt=4))  # the job was turned back, and has not come to these keys yet
-    with pytest.raises(SinkError, match=r"attempt 3 may write .* have been claimed by attempt 4"):
+    sink.acquire_target(
+        driver(attempt=4)
+    )  # the job was turned back, and has not come to these keys yet
+    with pytest.raises(
+        SinkError, match=r"attempt 3 can no longer write: attempt 4 or another start has claimed"
+    ):
         strays[0].prepare()
-    with pytest.raises(SinkError, match=r"attempt 3 may write .* have been claimed by attempt 4"):
+    with pytest.raises(
+        SinkError, match=r"attempt 3 can no longer write: attempt 4 or another start has claimed"
+    ):
         strays[1].write(Batch(task().type, [("c", 3)]))
     assert value_of(client, layout, "a") == b"1"
     assert not client.exists("b", "c")
@@ -189,19 +195,19 @@ def test_time_to_live(make: Any, client: Any, task: Task, layout: str) -> None:
 
 def test_a_prefix_belongs_to_one_job(make: Any, client: Any, task: Task, driver: Driver) -> None:
     sink = make(prefix="likes:")
-    sink.check_claim(driver(job_id=""))
+    sink.check_target(driver(job_id=""))
     assert client.keys() == []
-    sink.claim(driver(job_id=""))  # before the job has an id
-    sink.claim(driver())
+    sink.acquire_target(driver(job_id=""))  # before the job has an id
+    sink.acquire_target(driver())
     write(sink, task(), ("a", 1))
     with pytest.raises(ConfigurationError, match=r"'likes:' in .* belong to job 'likes'"):
-        sink.claim(driver("fork"))
-    make(prefix="fork:").claim(driver("fork"))
-    sink.claim(driver("fork", take_over=True))
+        sink.acquire_target(driver("fork"))
+    make(prefix="fork:").acquire_target(driver("fork"))
+    sink.acquire_target(driver("fork", take_over=True))
     with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
         write(sink, task(epoch=8), ("a", 2))
     with pytest.raises(ConfigurationError, match="belong to job 'fork'"):
-        sink.claim(driver())
+        sink.acquire_target(driver())
     assert stored(client, "likes:a") == {"n": "1"}
 
 
@@ -237,10 +243,10 @@ def test_a_new_owner_writes_over_what_the_former_one_has_left(
     make: Any, client: Any, task: Task, driver: Driver, layout: str
 ) -> None:
     sink = make(prefix="p:", values="n", layout=layout)
-    sink.claim(driver(attempt=5))
+    sink.acquire_target(driver(attempt=5))
     write(sink, by(task, driver(attempt=5), epoch=100), ("a", 1))
-    sink.claim(driver("fork", attempt=0, take_over=True))
-    sink.claim(driver("fork", attempt=1))
+    sink.acquire_target(driver("fork", attempt=0, take_over=True))
+    sink.acquire_target(driver("fork", attempt=1))
     write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
     assert value_of(client, layout, "p:a") == b"2"
     # and of its own values the newest stays
@@ -248,8 +254,8 @@ def test_a_new_owner_writes_over_what_the_former_one_has_left(
     write(sink, by(task, driver("fork", attempt=1), epoch=2), ("a", 4))
     assert value_of(client, layout, "p:a") == b"3"
     # handed back, the first job wins again
-    sink.claim(driver(attempt=0, take_over=True))
-    sink.claim(driver(attempt=6))
+    sink.acquire_target(driver(attempt=0, take_over=True))
+    sink.acquire_target(driver(attempt=6))
     write(sink, by(task, driver(attempt=6), epoch=1), ("a", 5))
     assert value_of(client, layout, "p:a") == b"5"
 
@@ -259,11 +265,11 @@ def test_a_job_that_is_started_afresh_writes_over_what_it_has_left(
     make: Any, client: Any, task: Task, driver: Driver, layout: str
 ) -> None:
     sink = make(values="n", layout=layout)
-    sink.claim(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
+    sink.acquire_target(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
     write(sink, by(task, driver(attempt=3), epoch=9), ("a", 1))
     new = driver(job_id="id-2", attempt=1, nonce="y", attempts=Attempts(n1="y"))
-    sink.claim(driver(job_id="", attempt=0, attempts=Attempts()))
-    sink.claim(new)
+    sink.acquire_target(driver(job_id="", attempt=0, attempts=Attempts()))
+    sink.acquire_target(new)
     write(sink, by(task, new, epoch=1), ("a", 7))
     assert value_of(client, layout, "a") == b"7"
 
@@ -273,11 +279,11 @@ def test_a_task_of_the_former_owner_writes_nothing_any_more(
     make: Any, client: Any, task: Task, driver: Driver, layout: str
 ) -> None:
     sink = make(values="n", layout=layout)
-    sink.claim(driver(attempt=5))
+    sink.acquire_target(driver(attempt=5))
     late = sink.writer(by(task, driver(attempt=5), epoch=7))
     late.write(Batch(task().type, [("other", 0)]))  # it has looked who owns the keys
-    sink.claim(driver("fork", attempt=0, take_over=True))
-    sink.claim(driver("fork", attempt=1))
+    sink.acquire_target(driver("fork", attempt=0, take_over=True))
+    sink.acquire_target(driver("fork", attempt=1))
     write(sink, by(task, driver("fork", attempt=1), epoch=1), ("a", 2))
     late.write(Batch(task().type, [("a", 1), ("b", 1)]))
     with pytest.raises(ConfigurationError, match=r"job 'fork' in .* has taken over"):
@@ -292,15 +298,15 @@ def test_a_task_of_an_older_attempt_writes_nothing_under_a_new_claim(
 ) -> None:
     sink = make(values="n", layout=layout)
     before = driver(attempt=5, nonce="x")
-    sink.claim(before)
+    sink.acquire_target(before)
     write(sink, by(task, before, epoch=9), ("a", 9))
     late = by(task, before, epoch=8)  # it has not looked yet who owns the keys
-    sink.claim(driver(attempt=0, take_over=True))  # by the same job, as it had done before
-    with pytest.raises(SinkError, match="attempt 5 may write no more"):
+    sink.acquire_target(driver(attempt=0, take_over=True))  # by the same job, as it had done before
+    with pytest.raises(SinkError, match="attempt 5 can no longer write"):
         write(sink, late, ("a", 8))
     after = driver(attempt=6, nonce="y")
-    sink.claim(after)
-    with pytest.raises(SinkError, match="attempt 5 may write no more"):
+    sink.acquire_target(after)
+    with pytest.raises(SinkError, match="attempt 5 can no longer write"):
         write(sink, late, ("a", 8))
     assert value_of(client, layout, "a") == b"9"
     write(sink, by(task, after, epoch=1), ("a", 1))
@@ -335,8 +341,8 @@ def test_a_task_of_a_lost_line_writes_nothing(
     make: Any, client: Any, task: Task, driver: Driver
 ) -> None:
     sink = make()
-    sink.claim(driver(attempt=6, nonce="mine"))
-    with pytest.raises(SinkError, match="attempt 6 may write no more"):
+    sink.acquire_target(driver(attempt=6, nonce="mine"))
+    with pytest.raises(SinkError, match="attempt 6 can no longer write"):
         write(sink, by(task, driver(attempt=6, nonce="lost")), ("a", 1))
     assert not client.exists("a")
 
@@ -345,10 +351,10 @@ def test_a_copy_of_the_job_is_another_job(
     make: Any, client: Any, task: Task, driver: Driver
 ) -> None:
     sink = make()
-    sink.claim(driver())
+    sink.acquire_target(driver())
     copy = driver("copy", job_id="id-1")
     with pytest.raises(ConfigurationError, match="belong to job 'likes'"):
-        sink.claim(copy)
+        sink.acquire_target(copy)
     with pytest.raises(ConfigurationError, match="has taken over"):
         write(sink, by(task, copy), ("a", 1))
     assert not client.exists("a")
@@ -360,38 +366,38 @@ def test_a_restored_job_directory_is_refused_and_may_go_on_if_allowed(
 ) -> None:
     sink = make(values="n", layout=layout)
     before = driver(attempt=9, nonce="lost", attempts=Attempts(n9="lost"))
-    sink.claim(before)
+    sink.acquire_target(before)
     write(sink, by(task, before), ("a", 1))
     late = sink.writer(by(task, before, epoch=8))
     late.write(Batch(task().type, [("other", 0)]))
     restored = Attempts(n3="x", n4="y")
     with pytest.raises(ConfigurationError, match="restored from a backup"):
-        sink.claim(driver(attempt=0, attempts=restored))
+        sink.acquire_target(driver(attempt=0, attempts=restored))
     with pytest.raises(ConfigurationError, match="restored from a backup"):
-        sink.claim(driver(attempt=4, nonce="y", attempts=restored))
-    sink.claim(driver(attempt=0, attempts=restored, take_over=True))
+        sink.acquire_target(driver(attempt=4, nonce="y", attempts=restored))
+    sink.acquire_target(driver(attempt=0, attempts=restored, take_over=True))
     after = driver(attempt=4, nonce="y", attempts=restored)
-    sink.claim(after)
+    sink.acquire_target(after)
     write(sink, by(task, after, epoch=1), ("a", 2))
     assert value_of(client, layout, "a") == b"2"
     late.write(Batch(task().type, [("a", 3)]))
-    with pytest.raises(SinkError, match="have been claimed"):
+    with pytest.raises(SinkError, match="has claimed"):
         late.prepare()
     assert value_of(client, layout, "a") == b"2"
 
 
 def test_a_backup_from_before_a_fresh_start_is_refused(make: Any, driver: Driver) -> None:
     sink = make()
-    sink.claim(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
+    sink.acquire_target(driver(attempt=3, nonce="x", attempts=Attempts(n3="x")))
     afresh = {"job_id": "id-2", "attempt": 4, "nonce": "y", "attempts": Attempts(n3="x", n4="y")}
-    sink.claim(driver(**afresh))
+    sink.acquire_target(driver(**afresh))
     restored = {"attempt": 0, "attempts": Attempts(n3="x")}
-    for step in (sink.check_claim, sink.claim):
+    for step in (sink.check_target, sink.acquire_target):
         with pytest.raises(ConfigurationError, match=r"attempt 4 .*restored from a backup"):
             step(driver(**restored))
-    sink.claim(driver(**restored, take_over=True))
-    sink.claim(driver(attempt=4, nonce="z", attempts=Attempts(n3="x", n4="z")))
-    sink.check_claim(driver(attempt=0, attempts=Attempts(n3="x", n4="z")))
+    sink.acquire_target(driver(**restored, take_over=True))
+    sink.acquire_target(driver(attempt=4, nonce="z", attempts=Attempts(n3="x", n4="z")))
+    sink.check_target(driver(attempt=0, attempts=Attempts(n3="x", n4="z")))
 
 
 def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(
@@ -400,16 +406,16 @@ def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(
     """Not even if its first driver dies before it has claimed the keys for the new job."""
     sink = make(values="n")
     old = driver(attempt=3, nonce="x", attempts=Attempts(n3="x"))
-    sink.claim(old)
+    sink.acquire_target(old)
     write(sink, by(task, old), ("a", 1))
-    sink.claim(driver(job_id="", attempt=0, attempts=Attempts()))
-    with pytest.raises(SinkError, match="attempt 3 may write"):
+    sink.acquire_target(driver(job_id="", attempt=0, attempts=Attempts()))
+    with pytest.raises(SinkError, match="attempt 3 can no longer write"):
         write(sink, by(task, old), ("a", 2))
     new = {"job_id": "id-2", "attempts": Attempts(n1="killed")}
-    sink.check_claim(driver(**new, attempt=0))
-    sink.claim(driver(**new, attempt=0))
+    sink.check_target(driver(**new, attempt=0))
+    sink.acquire_target(driver(**new, attempt=0))
     after = driver(job_id="id-2", attempt=2, nonce="z", attempts=Attempts(n1="killed", n2="z"))
-    sink.claim(after)
+    sink.acquire_target(after)
     write(sink, by(task, after, epoch=1), ("a", 3))
     assert client.hget("a", "n") == b"3"
 
@@ -417,12 +423,12 @@ def test_a_job_whose_directory_was_deleted_is_not_taken_for_restored(
 def test_a_driver_that_was_replaced_claims_nothing_back(make: Any, driver: Driver) -> None:
     attempts = Attempts(n3="x", n4="y")
     sink = make()
-    sink.claim(driver(attempt=4, nonce="y", attempts=attempts))
+    sink.acquire_target(driver(attempt=4, nonce="y", attempts=attempts))
     with pytest.raises(FencedError, match="attempt 4 has written"):
-        sink.claim(driver(attempt=3, nonce="x", attempts=attempts))
+        sink.acquire_target(driver(attempt=3, nonce="x", attempts=attempts))
     # nor if the job was started afresh in the same directory
     with pytest.raises(FencedError, match="attempt 4 has written"):
-        sink.claim(driver(job_id="id-0", attempt=3, nonce="x", attempts=attempts))
+        sink.acquire_target(driver(job_id="id-0", attempt=3, nonce="x", attempts=attempts))
 
 
 @pytest.mark.parametrize("layout", ["hash", "string"])
@@ -438,8 +444,8 @@ def test_values_and_notes_of_older_versions_of_turnback(
         client.mset({"a": 1, "turnback:version:a": newer})
     sink = make(values="n", layout=layout)
     with pytest.raises(ConfigurationError, match="belong to job 'likes'"):
-        sink.claim(driver("fork"))
-    sink.claim(driver())
+        sink.acquire_target(driver("fork"))
+    sink.acquire_target(driver())
     write(sink, by(task, driver()), ("a", 2))
     assert value_of(client, layout, "a") == b"2"
 
@@ -448,12 +454,12 @@ def test_a_note_that_is_gone_fails_the_task_and_comes_back_with_the_next_start(
     make: Any, client: Any, task: Task, driver: Driver
 ) -> None:
     sink = make()
-    sink.claim(driver())
+    sink.acquire_target(driver())
     write(sink, by(task, driver(), epoch=9), ("a", 1))
     client.delete("turnback:owner:")
     with pytest.raises(SinkError, match=r"'turnback:owner:' in .* is gone"):
         write(sink, by(task, driver(), epoch=10), ("a", 2))
-    sink.claim(driver(attempt=4))
+    sink.acquire_target(driver(attempt=4))
     write(sink, by(task, driver(attempt=4), epoch=1), ("a", 3))
     assert stored(client, "a") == {"n": "3"}
 
@@ -464,13 +470,13 @@ def test_a_key_of_turnback_itself_is_refused(
     make: Any, client: Any, task: Task, driver: Driver, layout: str, key: str
 ) -> None:
     sink = make(values="n", layout=layout)
-    sink.claim(driver())
+    sink.acquire_target(driver())
     before = client.get("turnback:owner:")
-    with pytest.raises(SinkError, match=f"has the key '{key}'.* are Turnback's own"):
+    with pytest.raises(SinkError, match=f"has the key '{key}'.* are reserved for Turnback"):
         write(sink, by(task, driver()), ("a", 1), (key, 2))
     assert client.keys() == [b"turnback:owner:"]
     assert client.get("turnback:owner:") == before
-    sink.claim(driver(attempt=4))
+    sink.acquire_target(driver(attempt=4))
     write(make(values="n", layout=layout, prefix="p:"), task(), (key, 2))
     assert value_of(client, layout, f"p:{key}") == b"2"
 
@@ -479,12 +485,12 @@ def test_a_password_in_the_query_logs_in_and_is_not_told(
     redis: RedisServer, client: Any, task: Task, driver: Driver
 ) -> None:
     sink = RedisSink(f"{redis.url}?password={PASSWORD}&username=default", key="post")
-    sink.claim(driver())
+    sink.acquire_target(driver())
     write(sink, by(task, driver()), ("a", 1))
     assert stored(client, "a") == {"n": "1"}
     wrong = RedisSink(f"{redis.url}?password=not-the-password", key="post")
     with pytest.raises(ConfigurationError, match="password_from") as refused:
-        wrong.check_claim(driver())
+        wrong.check_target(driver())
     assert "not-the-password" not in str(refused.value)
 
 
@@ -524,25 +530,25 @@ def test_a_lost_reply_fails_the_task_and_the_next_one_writes_the_same(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"key": "likes"}, "key and values name 'likes', but the stream has 'post', 'n'"),
-        ({"values": "likes"}, "key and values name 'likes'"),
-        ({"key": ["post", "n"]}, "no column beside the key post, n"),
+        ({"key": "likes"}, "key and values contain 'likes', but the stream has 'post', 'n'"),
+        ({"values": "likes"}, "key and values contain 'likes'"),
+        ({"key": ["post", "n"]}, "no column besides the key post, n"),
     ],
 )
 def test_columns_that_are_not_there(
     make: Any, client: Any, driver: Driver, arguments: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        make(**arguments).claim(driver())
+        make(**arguments).acquire_target(driver())
     assert client.keys() == []
 
 
 def test_the_field_of_the_version_is_no_column(make: Any, client: Any, driver: Driver) -> None:
     kind = Types.ROW_NAMED(["post", "turnback_version"], [Types.STRING(), Types.LONG()])
-    with pytest.raises(ConfigurationError, match="'turnback_version' of each hash is Turnback's"):
-        make().claim(driver(type=kind))
+    with pytest.raises(ConfigurationError, match="'turnback_version' of each hash is reserved"):
+        make().acquire_target(driver(type=kind))
     assert client.keys() == []
-    make(layout="string").claim(driver(type=kind))
+    make(layout="string").acquire_target(driver(type=kind))
 
 
 def test_a_null_key_is_refused(make: Any, task: Task) -> None:
@@ -559,14 +565,14 @@ def test_a_key_that_is_something_else(make: Any, client: Any, task: Task) -> Non
 def test_a_wrong_password_is_not_told(redis: RedisServer, driver: Driver) -> None:
     url = redis.url.replace("//", "//:not-the-password@")
     with pytest.raises(ConfigurationError, match="password_from") as refused:
-        RedisSink(url, key="post").check_claim(driver())
+        RedisSink(url, key="post").check_target(driver())
     assert "not-the-password" not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_a_server_that_is_not_there(make: Any, driver: Driver) -> None:
     with pytest.raises(SinkError, match=r"redis://127\.0\.0\.1:1/0"):
-        make(url="redis://127.0.0.1:1/0").check_claim(driver())
+        make(url="redis://127.0.0.1:1/0").check_target(driver())
 
 
 def test_what_sinks_promise(make: Any, client: Any) -> None:

@@ -25,7 +25,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         first = write(sink, task(), ("a", 1), ("b", 2))
         second = write(sink, task(partition=1), ("c", 3))
         assert db.rows() == []
@@ -44,7 +44,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         writer = sink.writer(task())
         writer.write(Batch(task().type, [("a", 1)]))
         writer.abort()
@@ -57,12 +57,12 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         committer.commit([write(sink, task(epoch=6), ("a", 1))])
         prepared = write(sink, task(), ("b", 2))
         db.server.crash()
-        with pytest.raises(SinkError, match="cannot be reached"):
+        with pytest.raises(SinkError, match="cannot reach"):
             committer.commit([prepared])
         db.server.start()
         committer.commit([prepared])
@@ -74,7 +74,7 @@ class PreparedContract:
         assert db.ours() == []
 
     def test_the_reply_to_a_commit_is_lost(self, db: SqlServer, task: Task, driver: Driver) -> None:
-        db.sink().claim(driver())
+        db.sink().acquire_target(driver())
         prepared = write(db.sink(), task(), ("a", 1))
         with proxy_to(db.server.port) as proxy:
             committer = db.sink(port=proxy.port).committer(driver())
@@ -104,7 +104,7 @@ class PreparedContract:
     def test_the_reply_to_a_prepare_is_lost(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
-        db.sink().claim(driver())
+        db.sink().acquire_target(driver())
         with proxy_to(db.server.port) as proxy:
             sink = db.sink(port=proxy.port)
             writer = sink.writer(task())
@@ -127,7 +127,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         prepared = write(sink, task(), ("a", 1))
         sink.committer(driver()).abort([prepared])
         with pytest.raises(SinkError, match=r"task 0 in epoch 7 are lost"):
@@ -138,7 +138,7 @@ class PreparedContract:
     ) -> None:
         """A job that is turned back runs an epoch again, in a later attempt."""
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         sink.committer(driver()).commit([write(sink, task(), ("a", 1))])
         sink.committer(driver(attempt=4)).commit([write(sink, task(attempt=4), ("b", 2))])
         assert db.rows() == [("a", 1), ("b", 2)]
@@ -148,7 +148,7 @@ class PreparedContract:
     ) -> None:
         """Only the driver knows whose acknowledgement counts."""
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         winner = write(sink, task(), ("a", 1))
         copy = sink.writer(task(task_attempt_id=41))
         copy.write(Batch(task().type, [("a", 1)]))
@@ -165,7 +165,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         committer.commit([write(sink, task(), ("a", 1))])
         committer.abort_orphans([])
@@ -181,7 +181,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         write(sink, task(), ("lost", 1))
         kept = [
             write(sink, task(task_attempt_id=41), ("a", 1)),  # its executor died, it ran again
@@ -202,7 +202,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", lock_timeout=1)
-        sink.claim(driver())
+        sink.acquire_target(driver())
         write(sink, task(), ("a", 1))
         with pytest.raises(EpochConflictError, match=r"another attempt of this task.*[Ll]ock"):
             write(sink, task(task_attempt_id=41), ("a", 1))
@@ -219,7 +219,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         newer = write(sink, task(attempt=9), ("newer", 3))
         promised = write(sink, task(epoch=6), ("promised", 1))
         write(sink, task(), ("left", 2))
@@ -240,7 +240,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver, changes: dict[str, str]
     ) -> None:
         sink = db.sink("latest", lock_timeout=1)
-        sink.claim(driver())
+        sink.acquire_target(driver())
         write(sink, task(**changes), ("a", 1))
         sink.committer(driver(attempt=4)).recover([])
         assert db.ours() == []
@@ -251,16 +251,16 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         left = write(sink, task(), ("a", 1))
         with pytest.raises(ConfigurationError, match="1 prepared transactions") as refused:
-            sink.claim(driver("fork", take_over=True))
+            sink.acquire_target(driver("fork", take_over=True))
         name = sink.explain(left, driver()).id
-        assert f"gone for good, roll them back in the database, the first of them is {name!r}" in (
+        assert f"no longer exists, roll them back in the database (the first is {name!r})" in (
             str(refused.value)
         )
         sink.committer(driver()).abort([left])
-        sink.claim(driver("fork", take_over=True))
+        sink.acquire_target(driver("fork", take_over=True))
 
     def test_a_backup_of_a_running_job_is_refused(
         self, db: SqlServer, task: Task, driver: Driver
@@ -268,17 +268,17 @@ class PreparedContract:
         history = {"attempts": History(a3="one", a4="two")}
         sink = db.sink()
         first = driver(nonce="one", **history)
-        sink.claim(first)
+        sink.acquire_target(first)
         promised = write(sink, task(epoch=6, nonce="one"), ("a", 6))
         later = write(sink, task(epoch=7, nonce="one"), ("a", 7))
         sink.committer(first).commit([promised, later])
         # It was made after epoch 6, and the job went on in the same attempt.
         restored = driver(attempt=4, nonce="two", promised=Checkpoints(a3=6), **history)
-        for start in (sink.check_claim, sink.claim):
+        for start in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
                 start(restored)
-        sink.claim(replace(restored, attempt=0, nonce="", take_over=True))
-        sink.claim(restored)
+        sink.acquire_target(replace(restored, attempt=0, nonce="", take_over=True))
+        sink.acquire_target(restored)
         committer = sink.committer(restored)
         committer.commit([promised])
         committer.commit([write(sink, task(epoch=7, attempt=4, nonce="two"), ("a", 7))])
@@ -288,7 +288,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         before = db.sink("latest")
-        before.claim(driver())
+        before.acquire_target(driver())
         write(before, task(), ("a", 1))
         sink = db.sink("latest", mode="upsert", key="post", lock_timeout=1)
         committer = sink.committer(driver(attempt=4))
@@ -302,10 +302,10 @@ class PreparedContract:
     ) -> None:
         """It has the same id and the same uids, and another directory and table."""
         sink, elsewhere = db.sink(), db.sink("latest")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         promised = write(sink, task(), ("a", 1))
         copy = replace(driver("copy"), job="likes", job_id="id-1", attempt=4)
-        elsewhere.claim(copy)
+        elsewhere.acquire_target(copy)
         committer = elsewhere.committer(copy)
         committer.recover([])
         of_copy = task(attempt=4, directory_id=copy.directory_id)
@@ -321,7 +321,7 @@ class PreparedContract:
     ) -> None:
         sink = db.sink()
         here = {"attempts": History(a3="here", a4="here"), "nonce": "here"}
-        sink.claim(driver(**here))
+        sink.acquire_target(driver(**here))
         theirs = write(sink, task(job_id="theirs", nonce="there"), ("there", 1))
         write(sink, task(nonce="here"), ("here", 2))
         sink.committer(driver(attempt=4, **here)).recover([])
@@ -334,13 +334,13 @@ class PreparedContract:
     ) -> None:
         """They do not tell the directory: only the owner of the table rolls them back."""
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         promised = write(sink, task(directory_id="", epoch=6), ("promised", 1))
         write(sink, task(directory_id=""), ("left", 2))
         assert all(name.startswith("turnback:id-1:out") for name in db.ours())
         copy = replace(driver("copy"), job="likes", job_id="id-1", attempt=4)
         other = db.sink("latest")
-        other.claim(copy)
+        other.acquire_target(copy)
         other.committer(copy).recover([])
         assert len(db.ours()) == 2
         listed = list(other.list_orphans(copy))
@@ -354,7 +354,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver(attempt=4))
         committer.recover([])
         zombie = write(sink, task(attempt=3), ("zombie", 1))
@@ -371,7 +371,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver, changes: dict[str, str]
     ) -> None:
         sink = db.sink("latest")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver(attempt=4))
         committer.recover([])
         write(sink, task(attempt=3, **changes), ("a", 1))
@@ -389,7 +389,7 @@ class PreparedContract:
         sink, elsewhere = db.sink(), db.sink("latest")
         original = driver(attempt=4, nonce="o4", attempts=History(a4="o4"))
         clone = driver(attempt=5, nonce="clone", attempts=History(a4="c4", a5="clone"))
-        sink.claim(original)
+        sink.acquire_target(original)
         promised = write(sink, task(attempt=4, nonce="o4"), ("a", 1))
         of_clone = elsewhere.committer(clone)
         of_clone.recover([])
@@ -406,7 +406,7 @@ class PreparedContract:
         monkeypatch.setattr(sql_database, "_MARKED_EPOCHS", 2)
         monkeypatch.setattr("turnback.connectors.sql.sink._PRUNE_EVERY", 1)
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         last = b""
         for epoch in range(1, 6):
@@ -421,7 +421,7 @@ class PreparedContract:
     ) -> None:
         monkeypatch.setattr(sql_database, "_MARKED_EPOCHS", 2)
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         promised = [write(sink, task(epoch=epoch), ("a", epoch)) for epoch in range(1, 6)]
         sink.committer(driver()).commit(promised)
         # The driver dies before it is recorded that they are committed.
@@ -432,7 +432,7 @@ class PreparedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         seen: set[int] = set()
         done = threading.Event()

@@ -39,7 +39,7 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         staged = write(sink, task(), ("a", 1), ("b", 2), ("a", 3))
         assert self.latest(db) == []
         committer = sink.committer(driver())
@@ -52,7 +52,7 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         old = write(sink, task(), ("a", 1))
         zombie = sink.committer(driver())
         sink.committer(driver(attempt=4)).commit([write(sink, task(attempt=4, epoch=2), ("a", 2))])
@@ -65,7 +65,7 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         staged = write(sink, task(), ("a", 1), ("b", 2))
         committer = sink.committer(driver())
         database = type(sink.connect())
@@ -88,7 +88,7 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         late = write(sink, task(), ("a", 1))
         paused = sink.committer(driver())
         publish = sql_rows.PublishedRows._publish
@@ -96,7 +96,7 @@ class PublishedContract:
         def taken_over_before(*arguments: Any) -> None:
             monkeypatch.setattr(sql_rows.PublishedRows, "_publish", publish)
             fork = driver("fork", take_over=True)
-            sink.claim(fork)
+            sink.acquire_target(fork)
             staged = write(sink, task(job_id=fork.job_id, storage=fork.storage), ("a", 2))
             sink.committer(fork).commit([staged])
             publish(*arguments)
@@ -110,19 +110,19 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         promised = write(sink, task(), ("a", 1))
         for count, told in (
-            (1, "promised 1 transactions.*transactions commit likes"),
+            (1, "1 in-doubt transactions.*transactions commit likes"),
             (None, "no"),
         ):
             fork = driver("fork", take_over=True, other_jobs=Promising(count))
-            for step in (sink.check_claim, sink.claim):
+            for step in (sink.check_target, sink.acquire_target):
                 with pytest.raises(ConfigurationError, match=told):
                     step(fork)
         sink.committer(driver()).commit([promised])
         settled = Promising(0)
-        sink.claim(driver("fork", take_over=True, other_jobs=settled))
+        sink.acquire_target(driver("fork", take_over=True, other_jobs=settled))
         assert set(settled.asked) == {driver().job_directory}
         assert len(settled.asked) == 2, "and again when the owner can publish nothing any more"
         assert self.latest(db) == [("a", 1)]
@@ -131,14 +131,14 @@ class PublishedContract:
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         old = write(sink, task(), ("a", 1))
         version = version_of(3, 7)
         db.server.run(
             "ALTER TABLE turnback_progress DROP COLUMN nonce",
             f"INSERT INTO turnback_progress VALUES ('turnback:id-1:out', {version})",
         )
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         committer.commit([old])
         assert self.latest(db) == [], "it was published under the old name"
@@ -147,7 +147,7 @@ class PublishedContract:
 
     def test_only_keys_can_be_written(self, db: SqlServer, task: Task, driver: Driver) -> None:
         sink = db.sink("latest", mode="upsert", key="post", columns=["post"])
-        sink.claim(driver())
+        sink.acquire_target(driver())
         committer = sink.committer(driver())
         committer.commit([write(sink, task(), ("a", 1))])
         committer.commit([write(sink, task(epoch=8), ("a", 2), ("b", 2))])
@@ -158,7 +158,7 @@ class PublishedContract:
     ) -> None:
         """The slower one must find that the table is further, also if it had nothing at first."""
         sink = db.sink("latest", mode="upsert", key="post")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         epochs = [write(sink, task(epoch=epoch), ("a", epoch)) for epoch in (1, 2)]
         kind = type(sink.connect())
         upsert = kind.upsert
@@ -197,12 +197,12 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         before = {"attempts": History(a1="one", a3="three")}
-        sink.claim(driver(attempt=3, nonce="three", **before))
+        sink.acquire_target(driver(attempt=3, nonce="three", **before))
         committer = sink.committer(driver(attempt=3, nonce="three", **before))
         committer.commit([write(sink, task(attempt=3, nonce="three"), ("a", 1))])
         committer.close()
         restored = {"attempts": History(a1="one", a2="again"), "nonce": "again", "attempt": 2}
-        for step in (sink.check_claim, sink.claim):
+        for step in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
                 step(driver(**restored))
         # It was started before the check was there: nothing counts as published.
@@ -213,8 +213,8 @@ class RestoredContract:
         taken = {**restored, "attempt": 0, "take_over": True}
         if mode == "exactly-once":
             sink.committer(driver(**restored)).abort([staged])
-        sink.claim(driver(**taken))
-        sink.claim(driver(**restored))
+        sink.acquire_target(driver(**taken))
+        sink.acquire_target(driver(**restored))
         goes_on = sink.committer(driver(**restored))
         goes_on.recover([])
         goes_on.commit([write(sink, task(attempt=2, epoch=8, nonce="again"), ("b", 2))])
@@ -229,10 +229,10 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         lost = {"attempts": History(a3="lost"), "nonce": "lost"}
-        sink.claim(driver(**lost))
+        sink.acquire_target(driver(**lost))
         sink.committer(driver(**lost)).commit([write(sink, task(nonce="lost"), ("a", 1))])
         with pytest.raises(ConfigurationError, match="restored from a backup"):
-            sink.check_claim(driver(attempts=History(a3="again"), nonce="again"))
+            sink.check_target(driver(attempts=History(a3="again"), nonce="again"))
 
     @pytest.mark.parametrize("changes", [{"uid": "renamed"}, {"job_id": "id-after--a-fresh-start"}])
     @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
@@ -241,22 +241,22 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         before = {"attempts": History(a3="three"), "nonce": "three"}
-        sink.claim(driver(**before))
+        sink.acquire_target(driver(**before))
         sink.committer(driver(**before)).commit([write(sink, task(nonce="three"), ("a", 1))])
         later = {"attempts": History(a3="three", a4="four"), "nonce": "four", "attempt": 4}
-        sink.claim(driver(**later, **changes))
+        sink.acquire_target(driver(**later, **changes))
         staged = write(sink, task(attempt=4, nonce="four", **changes), ("b", 2))
         sink.committer(driver(**later, **changes)).commit([staged])
         restored = {"attempts": History(a3="three", a4="again"), "nonce": "again", "attempt": 4}
-        for step in (sink.check_claim, sink.claim):
+        for step in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match=r"attempt 4 .*restored from a backup"):
                 step(driver(**restored))
-        sink.claim(driver(**{**restored, "attempt": 0, "nonce": "", "take_over": True}))
-        sink.claim(driver(**restored))
+        sink.acquire_target(driver(**{**restored, "attempt": 0, "nonce": "", "take_over": True}))
+        sink.acquire_target(driver(**restored))
         goes_on = sink.committer(driver(**restored))
         goes_on.recover([])
         goes_on.commit([write(sink, task(attempt=4, epoch=8, nonce="again"), ("c", 3))])
-        sink.claim(driver(**restored))
+        sink.acquire_target(driver(**restored))
         posts = db.server.query("SELECT post FROM latest ORDER BY post")
         assert list(posts) == [("a",), ("b",), ("c",)]
 
@@ -266,18 +266,18 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         first = {"attempts": History(a3="three", a4="four"), "nonce": "three"}
-        sink.claim(driver(**first))
+        sink.acquire_target(driver(**first))
         rows = [write(sink, task(epoch=e, nonce="three"), (str(e), e)) for e in (6, 7)]
         sink.committer(driver(**first)).commit(rows)
         # It was made after epoch 6, and the job went on in the same attempt.
         restored = driver(
             **{**first, "nonce": "four"}, attempt=4, uid="renamed", promised=Checkpoints(a3=6)
         )
-        for step in (sink.check_claim, sink.claim):
+        for step in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match=r"attempt 3 .*restored from a backup"):
                 step(restored)
-        sink.claim(replace(restored, attempt=0, nonce="", take_over=True))
-        sink.claim(restored)
+        sink.acquire_target(replace(restored, attempt=0, nonce="", take_over=True))
+        sink.acquire_target(restored)
         sink.committer(restored).commit(rows[:1])
         assert ("6",) in list(db.server.query("SELECT post FROM latest"))
 
@@ -286,30 +286,30 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest")
         deleted = {"attempts": History(a3="three"), "nonce": "three"}
-        sink.claim(driver(**deleted))
+        sink.acquire_target(driver(**deleted))
         sink.committer(driver(**deleted)).commit([write(sink, task(nonce="three"), ("a", 1))])
         nothing = {"attempts": History(), "attempt": 0}
-        sink.claim(driver(**nothing, job_id=""))
+        sink.acquire_target(driver(**nothing, job_id=""))
         again = {"attempts": History(a1="one"), "nonce": "one", "attempt": 1, "job_id": "id-2"}
         for _ in range(2):
-            sink.claim(driver(**again))
+            sink.acquire_target(driver(**again))
             committer = sink.committer(driver(**again))
             committer.recover([])
         committer.commit([write(sink, task(attempt=1, job_id="id-2", nonce="one"), ("b", 2))])
-        sink.claim(driver(**again))
+        sink.acquire_target(driver(**again))
         assert len(list(db.server.query("SELECT post FROM latest"))) == 2
 
     def test_prepared_rows_of_a_lost_attempt_are_rolled_back_by_a_take_over(
         self, db: SqlServer, task: Task, driver: Driver
     ) -> None:
         sink = db.sink("latest", lock_timeout=1)
-        sink.claim(driver())
+        sink.acquire_target(driver())
         write(sink, task(nonce="lost"), ("a", 1))
         again = {"attempts": History(a3="again"), "nonce": "again"}
         with pytest.raises(ConfigurationError, match="restored from a backup"):
-            sink.claim(driver(**again))
+            sink.acquire_target(driver(**again))
         assert len(db.ours()) == 1
-        sink.claim(driver(**again, take_over=True))
+        sink.acquire_target(driver(**again, take_over=True))
         committer = sink.committer(driver(**again))
         committer.commit([write(sink, task(nonce="again"), ("a", 1))])
         assert db.ours() == []
@@ -320,7 +320,7 @@ class RestoredContract:
     ) -> None:
         sink = db.sink("latest", mode=mode, key="post" if mode == "upsert" else None)
         both = History(a3="old", a4="new")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         late = write(sink, task(nonce="old"), ("late", 1))
         zombie = sink.committer(driver(attempts=both, nonce="old"))
         new = sink.committer(driver(attempt=4, attempts=both, nonce="new"))
@@ -337,10 +337,10 @@ class ValuesContract:
     @pytest.mark.parametrize(
         ("column", "kind", "value", "told"),
         [
-            ("varchar(3)", Types.STRING(), "long", "'long': 3 characters are the most"),
-            ("varchar(3)", Types.STRING(), "abc  ", "3 characters are the most"),
-            ("varchar(9) NOT NULL", Types.STRING(), None, "takes no null"),
-            ("varchar(300)", Types.STRING(), "x" * 301, r"'x{39}\.\.\.: 300 characters"),
+            ("varchar(3)", Types.STRING(), "long", "'long': the limit is 3 characters"),
+            ("varchar(3)", Types.STRING(), "abc  ", "the limit is 3 characters"),
+            ("varchar(9) NOT NULL", Types.STRING(), None, "does not accept null"),
+            ("varchar(300)", Types.STRING(), "x" * 301, r"'x{39}\.\.\.: the limit is 300"),
         ],
     )
     def test_a_value_that_does_not_fit_is_refused_in_the_task(
@@ -357,7 +357,7 @@ class ValuesContract:
         db.create(f"k bigint PRIMARY KEY, v {column}")
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), kind])
         sink = db.sink("kinds", mode=mode, key="k" if mode == "upsert" else None)
-        sink.claim(driver(type=row))
+        sink.acquire_target(driver(type=row))
         with pytest.raises(SinkError, match=rf"job 'likes': column 'v' of \w+\.kinds .*{told}"):
             write(sink, task(type=row), (1, value))
         assert db.ours() == []
@@ -368,7 +368,7 @@ class ValuesContract:
         db.create("k bigint PRIMARY KEY, v integer CHECK (v < 10)")
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.INT()])
         sink = db.sink("kinds", mode="upsert", key="k")
-        sink.claim(driver(type=row))
+        sink.acquire_target(driver(type=row))
         writer = sink.writer(task(type=row))
         with pytest.raises(SinkError, match=r"check|CONSTRAINT"):
             writer.write(Batch(row, [(1, 7), (2, 11)]))
@@ -383,8 +383,8 @@ class ValuesContract:
         db.create("k bigint UNIQUE, v bigint")
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
         sink = db.sink("kinds", mode="upsert", key="k")
-        sink.claim(driver(type=row))
-        with pytest.raises(SinkError, match=r"column 'k' of .* takes no null"):
+        sink.acquire_target(driver(type=row))
+        with pytest.raises(SinkError, match=r"column 'k' of .* does not accept null"):
             write(sink, task(type=row), (None, 1))
 
     @pytest.mark.parametrize(
@@ -401,15 +401,15 @@ class ValuesContract:
         self, db: SqlServer, driver: Driver, column: str, kind: TypeInfo, told: str
     ) -> None:
         db.create(f"value {column}")
-        with pytest.raises(ConfigurationError, match=f"does not take .*: .*{told}"):
-            db.sink("kinds").check_claim(driver(type=kind))
+        with pytest.raises(ConfigurationError, match=f"does not accept .*: .*{told}"):
+            db.sink("kinds").check_target(driver(type=kind))
 
     def test_another_unique_index_is_refused(self, db: SqlServer, driver: Driver) -> None:
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
         db.create("k bigint PRIMARY KEY, v bigint UNIQUE")
         sink = db.sink("kinds", mode="upsert", key="k")
         with pytest.raises(ConfigurationError, match=r"another unique index, .* on \(v\)"):
-            sink.check_claim(driver(type=row))
+            sink.check_target(driver(type=row))
 
     def test_unique_indexes_that_are_never_in_the_way(
         self, db: SqlServer, task: Task, driver: Driver
@@ -417,13 +417,13 @@ class ValuesContract:
         row = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
         db.create(f"id {self.numbered} PRIMARY KEY, k bigint UNIQUE, v bigint, UNIQUE (v, k)")
         sink = db.sink("kinds", mode="upsert", key="k")
-        sink.claim(driver(type=row))
+        sink.acquire_target(driver(type=row))
         sink.committer(driver(type=row)).commit([write(sink, task(type=row), (1, 2), (3, 4))])
         assert sorted(r[1:] for r in db.kinds()) == [(1, 2), (3, 4)]
 
     def test_errors_hold_no_rows(self, db: SqlServer, task: Task, driver: Driver) -> None:
         sink = db.sink("latest")
-        sink.claim(driver())
+        sink.acquire_target(driver())
         sink.committer(driver()).commit([write(sink, task(), ("Ann's secret", 1))])
         with pytest.raises(SinkError, match=r"latest_pkey|PRIMARY") as told:
             write(sink, task(epoch=8), ("Ann's secret", 1))
@@ -580,22 +580,22 @@ class ChecksContract:
 
     def test_a_table_belongs_to_one_job(self, db: SqlServer, task: Task, driver: Driver) -> None:
         sink = db.sink()
-        sink.check_claim(driver())
-        sink.claim(driver())
-        sink.claim(driver(uid="second sink"))
-        sink.check_claim(driver())
-        for refuse in (sink.check_claim, sink.claim):
+        sink.check_target(driver())
+        sink.acquire_target(driver())
+        sink.acquire_target(driver(uid="second sink"))
+        sink.check_target(driver())
+        for refuse in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match="belongs to job 'likes'") as refused:
                 refuse(driver("fork"))
             assert "take_over_sinks=True" in str(refused.value)
             assert driver().job_directory in str(refused.value)
         prepared = write(sink, task(), ("a", 1))
         with pytest.raises(ConfigurationError, match="1 prepared transactions"):
-            sink.claim(driver("fork", take_over=True))
+            sink.acquire_target(driver("fork", take_over=True))
         committer = sink.committer(driver())
         committer.commit([prepared])
-        sink.claim(driver("fork", take_over=True))
-        sink.claim(driver("fork"))
+        sink.acquire_target(driver("fork", take_over=True))
+        sink.acquire_target(driver("fork"))
         with pytest.raises(ConfigurationError, match="taken over by job 'fork'"):
             write(sink, task(epoch=8), ("late", 2))
         # It was prepared at the very moment.
@@ -609,15 +609,15 @@ class ChecksContract:
         ("arguments", "told"),
         [
             ({"table": "nowhere"}, "'nowhere' in .* does not exist"),
-            ({"columns": ["likes"]}, r"columns names 'likes', but the stream has 'post', 'n'"),
+            ({"columns": ["likes"]}, r"columns contains 'likes', but the stream has 'post', 'n'"),
             ({"columns": {"post": "title"}}, r"has no column 'title' \(string\)"),
-            ({"columns": {"post": "n"}}, "has 'n' as (int8|bigint), which does not take string"),
-            ({"columns": {"n": "post"}}, "has 'post' as text, which does not take bigint"),
+            ({"columns": {"post": "n"}}, "has 'n' as (int8|bigint), which does not accept string"),
+            ({"columns": {"n": "post"}}, "has 'post' as text, which does not accept bigint"),
             ({"mode": "upsert", "key": "n"}, r"no primary key or unique constraint on \(n\)"),
-            ({"mode": "upsert", "key": "id"}, "is to have the key id, which is not written"),
+            ({"mode": "upsert", "key": "id"}, "has the key id, which the sink does not write"),
             (
                 {"table": "latest", "columns": ["n"]},
-                r"requires 'post' .*, which the stream does not have.* has: post [a-z ]+\(50\), n",
+                r"requires 'post' .*, which the stream does not have.*: post [a-z ]+\(50\), n",
             ),
         ],
     )
@@ -625,7 +625,7 @@ class ChecksContract:
         self, db: SqlServer, driver: Driver, arguments: dict[str, Any], told: str
     ) -> None:
         sink = db.sink(**arguments)
-        for check in (sink.check_claim, sink.claim, sink.committer):
+        for check in (sink.check_target, sink.acquire_target, sink.committer):
             with pytest.raises(ConfigurationError, match=told):
                 check(driver())
         names = "', '".join(sql_database.HELPERS)
@@ -636,14 +636,16 @@ class ChecksContract:
 
     def test_a_wrong_password_is_not_told(self, db: SqlServer, driver: Driver) -> None:
         with pytest.raises(ConfigurationError) as refused:
-            db.sink(password="not-the-password").check_claim(driver())
+            db.sink(password="not-the-password").check_target(driver())
         assert "password" in str(refused.value)
         assert "not-the-password" not in str(refused.value)
         assert refused.value.__cause__ is None
 
     def test_a_server_that_is_not_there(self, db: SqlServer, driver: Driver) -> None:
-        with pytest.raises(SinkError, match=r"cannot be reached.*Is the server running") as told:
-            db.sink(port=1).check_claim(driver())
+        with pytest.raises(
+            SinkError, match=r"cannot reach .*Check that the server is running"
+        ) as told:
+            db.sink(port=1).check_target(driver())
         assert db.password not in str(told.value)
 
     def test_a_database_that_is_not_there(self, db: SqlServer, driver: Driver) -> None:
@@ -651,13 +653,13 @@ class ChecksContract:
         name = "dbname" if "dbname" in sink.parameters else "database"  # type: ignore[attr-defined]
         sink.parameters[name] = "nowhere"  # type: ignore[attr-defined]
         with pytest.raises(ConfigurationError, match="nowhere"):
-            sink.check_claim(driver())
+            sink.check_target(driver())
 
     def test_the_password_is_told_nowhere(
         self, db: SqlServer, task: Task, driver: Driver, caplog: pytest.LogCaptureFixture
     ) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         prepared = write(sink, task(), ("a", 1))
         sink.committer(driver()).commit([prepared])
         bad = sink.writer(task(type=Types.ROW_NAMED(["post", "n"], [Types.STRING()] * 2)))
@@ -671,7 +673,7 @@ class ChecksContract:
     ) -> None:
         monkeypatch.setenv("SHOP_PASSWORD", db.password)
         sink = db.sink(password=None, password_from="SHOP_PASSWORD", columns={"post": "post"})
-        sink.claim(driver())
+        sink.acquire_target(driver())
         prepared = write(sink, task(), ("a", 1))
         again = type(sink).from_description(sink.describe())  # type: ignore[attr-defined]
         assert vars(again) == vars(sink)
@@ -694,7 +696,7 @@ class SqlContract(
 
     def test_odd_strings(self, db: SqlServer, task: Task, driver: Driver) -> None:
         sink = db.sink()
-        sink.claim(driver())
+        sink.acquire_target(driver())
         rows = [(text, n) for n, text in enumerate(self.odd)]
         sink.committer(driver()).commit([write(sink, task(), *rows)])
         assert db.rows() == rows

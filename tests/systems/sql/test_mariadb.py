@@ -48,7 +48,7 @@ def test_every_type(db: MariaDb, task: Task, driver: Driver) -> None:
     kind = Types.ROW_NAMED(list(TYPES), [t for t, _, _ in TYPES.values()])
     rows = list(zip(*(values for _, _, values in TYPES.values()), strict=True))
     sink = db.sink("kinds")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), *rows)])
     stored = ['["a\\n","\\\\\'"]', "[]", None]
     texts = [(*row[:-1], text) for row, text in zip(rows, stored, strict=True)]
@@ -58,7 +58,7 @@ def test_every_type(db: MariaDb, task: Task, driver: Driver) -> None:
 def test_json_comes_back_as_it_was_written(db: MariaDb, task: Task, driver: Driver) -> None:
     db.create("value json")
     sink = db.sink("kinds")
-    sink.claim(driver(type=Types.STRING()))
+    sink.acquire_target(driver(type=Types.STRING()))
     text = '{"b": 1.0,  "a": 2}'
     staged = write(sink, task(type=Types.STRING()), text)
     sink.committer(driver(type=Types.STRING())).commit([staged])
@@ -69,7 +69,7 @@ def test_instants_are_in_utc(db: MariaDb, task: Task, driver: Driver) -> None:
     db.server.run("DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (value timestamp(6) NULL)")
     kind = Types.INSTANT()
     sink = db.sink("kinds")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), INSTANT)])
     with db.server.connect(init_command="SET time_zone = '+02:00'") as connection:
         cursor = connection.cursor()
@@ -81,16 +81,16 @@ def test_nan_is_refused_by_name(db: MariaDb, task: Task, driver: Driver) -> None
     db.server.run("DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (value double)")
     kind = Types.DOUBLE()
     sink = db.sink("kinds")
-    sink.claim(driver(type=kind))
-    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds does not take nan"):
+    sink.acquire_target(driver(type=kind))
+    with pytest.raises(SinkError, match=r"column 'value' of shop.kinds does not accept nan"):
         write(sink, task(type=kind), float("nan"))
 
 
 def test_a_value_that_does_not_fit_is_an_error(db: MariaDb, task: Task, driver: Driver) -> None:
     sink = db.sink("latest")
-    sink.claim(driver())
+    sink.acquire_target(driver())
     with pytest.raises(
-        SinkError, match=r"column 'post' of shop.latest .*50 characters are the most"
+        SinkError, match=r"column 'post' of shop.latest .*the limit is 50 characters"
     ):
         write(sink, task(), ("x" * 51, 1))
     assert db.ours() == []
@@ -99,7 +99,7 @@ def test_a_value_that_does_not_fit_is_an_error(db: MariaDb, task: Task, driver: 
 def test_an_engine_without_transactions(db: MariaDb, driver: Driver) -> None:
     db.server.run("ALTER TABLE posts ENGINE = MyISAM")
     with pytest.raises(ConfigurationError, match=r"engine MyISAM.*ENGINE = InnoDB"):
-        db.sink().check_claim(driver())
+        db.sink().check_target(driver())
 
 
 def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
@@ -109,20 +109,20 @@ def test_a_user_that_may_not(db: MariaDb, driver: Driver) -> None:
     )
     sink = db.sink(user="reader", password="r")
     with pytest.raises(ConfigurationError, match="INSERT command denied to user 'reader'"):
-        sink.claim(driver())
+        sink.acquire_target(driver())
     db.server.run("GRANT INSERT ON shop.posts TO reader@'127.0.0.1'")
     with pytest.raises(ConfigurationError, match=r"CREATE TABLE IF NOT EXISTS .*turnback_owners"):
-        sink.claim(driver())
+        sink.acquire_target(driver())
     db.server.run("DROP USER reader@'127.0.0.1'")
 
 
 @pytest.mark.parametrize(
     ("column", "kind", "value", "told"),
     [
-        ("char(5)", Types.STRING(), "ab ", "blanks at its end would be lost"),
-        ("binary(4)", Types.BYTES(), b"a", "padded to 4 bytes"),
-        ("varbinary(2)", Types.BYTES(), b"abc", "2 bytes are the most"),
-        ("tinytext", Types.STRING(), "ä" * 128, "255 bytes are the most"),
+        ("char(5)", Types.STRING(), "ab ", "trailing spaces would be lost"),
+        ("binary(4)", Types.BYTES(), b"a", "exactly 4 bytes"),
+        ("varbinary(2)", Types.BYTES(), b"abc", "the limit is 2 bytes"),
+        ("tinytext", Types.STRING(), "ä" * 128, "the limit is 255 bytes"),
         ("tinytext CHARACTER SET latin1", Types.STRING(), "a" * 250 + " " * 6, "255 characters"),
         ("enum('a', 'it''s')", Types.STRING(), "A", "not one of the column's values"),
         ("double", Types.DOUBLE(), -0.0, "would store 0.0"),
@@ -135,7 +135,7 @@ def test_values_that_would_be_changed(
 ) -> None:
     db.create(f"value {column}")
     sink = db.sink("kinds")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     with pytest.raises(SinkError, match=told):
         write(sink, task(type=kind), value)
 
@@ -147,7 +147,7 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
     rows = [("ab", b"x", "it's", 0.0), (None, None, None, None)]
     rows += [(None, None, value, None) for value in ("C:\\new", "two\nlines")]
     sink = db.sink("kinds")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), *rows)])
     assert db.kinds() == rows
 
@@ -155,10 +155,10 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
 @pytest.mark.parametrize(
     ("column", "kind", "told"),
     [
-        ("datetime", Types.SQL_TIMESTAMP(), r"cuts parts of a second off; use datetime\(6\)"),
+        ("datetime", Types.SQL_TIMESTAMP(), r"truncates fractions of a second; use datetime\(6\)"),
         ("timestamp(3) NULL", Types.INSTANT(), r"use timestamp\(6\)"),
         ("set('a', 'b')", Types.STRING(), "reorder its members"),
-        ("uuid", Types.LIST(Types.STRING()), "does not take"),
+        ("uuid", Types.LIST(Types.STRING()), "does not accept"),
         ("double(10,2)", Types.DOUBLE(), "it rounds; use double"),
         ("int GENERATED ALWAYS AS (1) VIRTUAL", Types.INT(), "generates 'value' itself"),
     ],
@@ -166,7 +166,7 @@ def test_values_that_fit_are_not_refused(db: MariaDb, task: Task, driver: Driver
 def test_columns_that_change_values(db: MariaDb, driver: Driver, column: str, kind: Any, told: str):
     db.create(f"value {column}")
     with pytest.raises(ConfigurationError, match=told):
-        db.sink("kinds").check_claim(driver(type=kind))
+        db.sink("kinds").check_target(driver(type=kind))
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "upsert"])
@@ -188,11 +188,11 @@ def test_text_is_refused_in_the_task_if_it_would_be_read_back_otherwise(
     db.create(f"k bigint PRIMARY KEY, value {column}")
     kind = Types.ROW_NAMED(["k", "value"], [Types.LONG(), Types.STRING()])
     sink = db.sink("kinds", mode=mode, key="k" if mode == "upsert" else None)
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     staged = write(sink, task(type=kind), (1, kept), (2, None))
     sink.committer(driver(type=kind)).commit([staged])
     assert [str(value) for _, value in sorted(db.kinds())] == [kept, "None"]
-    with pytest.raises(SinkError, match=r"column 'value' of .* does not take .* it would be"):
+    with pytest.raises(SinkError, match=r"column 'value' of .* does not accept .* it would be"):
         write(sink, task(type=kind, epoch=8), (3, kept), (4, changed))
     assert db.ours() == []
 
@@ -203,23 +203,23 @@ def test_text_is_refused_in_the_task_if_it_would_be_read_back_otherwise(
         ("post varchar(20) PRIMARY KEY, n bigint", "collation utf8mb4_general_ci .*utf8mb4_bin"),
         (
             "post varchar(50) COLLATE utf8mb4_bin NOT NULL, n bigint, UNIQUE (post(3))",
-            "only the beginning of a column",
+            "only a prefix of a column",
         ),
     ],
 )
 def test_keys_that_are_none(db: MariaDb, driver: Driver, columns: str, told: str) -> None:
     db.create(columns)
     with pytest.raises(ConfigurationError, match=told):
-        db.sink("kinds", mode="upsert", key="post").check_claim(driver())
+        db.sink("kinds", mode="upsert", key="post").check_target(driver())
 
 
-@pytest.mark.parametrize(("collation", "told"), [("bin", "blanks at its end"), ("nopad_bin", None)])
+@pytest.mark.parametrize(("collation", "told"), [("bin", "trailing spaces"), ("nopad_bin", None)])
 def test_keys_that_differ_in_blanks(
     db: MariaDb, task: Task, driver: Driver, collation: str, told: str | None
 ) -> None:
     db.create(f"post varchar(20) COLLATE utf8mb4_{collation} PRIMARY KEY, n bigint")
     sink = db.sink("kinds", mode="upsert", key="post")
-    sink.claim(driver())
+    sink.acquire_target(driver())
     rows = [("a", 1), ("a ", 2), ("A", 3), ("ä", 4)]
     if told is None:
         sink.committer(driver()).commit([write(sink, task(), *rows)])
@@ -234,7 +234,7 @@ def test_an_unsigned_column_refuses_negative_numbers(
 ) -> None:
     db.create("value int unsigned")
     sink = db.sink("kinds")
-    sink.claim(driver(type=Types.INT()))
+    sink.acquire_target(driver(type=Types.INT()))
     with pytest.raises(SinkError, match="Out of range"):
         write(sink, task(type=Types.INT()), -1)
 
@@ -246,7 +246,7 @@ def test_upsert_needs_temporary_tables(db: MariaDb, driver: Driver) -> None:
     )
     sink = db.sink("latest", mode="upsert", key="post", user="reader", password="r")
     with pytest.raises(ConfigurationError, match="GRANT CREATE TEMPORARY TABLES"):
-        sink.check_claim(driver())
+        sink.check_target(driver())
     db.server.run("DROP USER reader@'127.0.0.1'")
 
 
@@ -266,7 +266,7 @@ def test_rows_for_a_table_with_partitions(
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     sink = db.sink("kinds", mode="upsert", key="k")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (1, 3))])
     assert db.kinds() == [(1, 3)]
 
@@ -337,7 +337,7 @@ def test_what_refuses_rows_only_when_they_are_published(
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     key = ["k", "v"] if "COLUMNS" in told else "k"
     with pytest.raises(ConfigurationError, match=told):
-        db.sink("kinds", mode="upsert", key=key).check_claim(driver(type=kind))
+        db.sink("kinds", mode="upsert", key=key).check_target(driver(type=kind))
     db.server.run("DROP TABLE kinds, parents")
 
 
@@ -360,7 +360,7 @@ def test_partitions_that_take_every_row(
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     sink = db.sink("kinds", mode="upsert", key=["k", "v"])
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     sink.committer(driver(type=kind)).commit([write(sink, task(type=kind), (1, 2), (99, 3))])
     assert sorted(db.kinds()) == [(1, 2), (99, 3)]
 
@@ -376,7 +376,7 @@ def test_checks_of_a_table_with_partitions_are_rehearsed(
     )
     kind = Types.ROW_NAMED(["k", "v"], [Types.LONG(), Types.LONG()])
     sink = db.sink("kinds", mode="upsert", key="k")
-    sink.claim(driver(type=kind))
+    sink.acquire_target(driver(type=kind))
     for refused in ((1, 11), (2, 2)):
         with pytest.raises(SinkError, match="CONSTRAINT"):
             write(sink, task(type=kind), refused)

@@ -83,7 +83,7 @@ def test_a_type_that_delta_does_not_have_is_named(tmp_path):
     type_ = Types.ROW_NAMED(["n", "at"], [Types.LONG(), Types.SQL_TIME()])
     job = Job(DeltaPlace(tmp_path), type_)
     with pytest.raises(ConfigurationError, match="Delta has no type for column 'at'"):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
 
 
 def test_a_table_with_constraints_is_refused(job):

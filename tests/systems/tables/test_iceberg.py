@@ -58,16 +58,16 @@ def test_a_table_that_is_divided_by_a_transform_is_refused(job):
     with job.place.table().update_spec() as spec:
         spec.add_field("post", "bucket[4]")
     with pytest.raises(ConfigurationError, match="partitioned by a transform"):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
 
 
 def test_a_namespace_that_is_missing_is_named(tmp_path):
     place = IcebergPlace(tmp_path)
     sink = IcebergSink(place.properties, "nowhere.posts")
     ctx = Job(place).context()
-    sink.check_claim(ctx)
+    sink.check_target(ctx)
     with pytest.raises(ConfigurationError, match="the catalog has no namespace 'nowhere'"):
-        sink.claim(ctx)
+        sink.acquire_target(ctx)
 
 
 def test_a_catalog_that_does_not_answer_and_no_password_is_told(tmp_path):
@@ -79,7 +79,7 @@ def test_a_catalog_that_does_not_answer_and_no_password_is_told(tmp_path):
     }
     sink = IcebergSink(properties, "db.posts")
     with pytest.raises(SinkError) as failed:
-        sink.check_claim(Job(IcebergPlace(tmp_path)).context())
+        sink.check_target(Job(IcebergPlace(tmp_path)).context())
     assert "db.posts" in str(failed.value)
     assert "hunter22" not in str(failed.value)
 

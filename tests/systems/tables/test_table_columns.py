@@ -15,7 +15,7 @@ def test_differences_to_the_table_are_named(job):
     schema = pa.schema([("post", pa.int64()), ("day", pa.string()), ("extra", pa.string())])
     job.place.create(schema)
     with pytest.raises(ConfigurationError) as refused:
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
     for part in ("column 'post' is int64 in the table, string here", "no column 'n' (int64)"):
         assert part in str(refused.value)
     assert "'day'" not in str(refused.value)
@@ -29,7 +29,7 @@ def test_a_column_that_must_not_be_null_is_refused(job):
     ]
     job.place.create(pa.schema(fields))
     with pytest.raises(ConfigurationError, match="column 'post' must not be null in the table"):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
 
 
 def test_columns_may_be_in_another_order_and_more(job):
@@ -109,11 +109,11 @@ def test_values_of_all_types_come_back(place):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"mode": "replace"}, "mode is 'append' or 'upsert'"),
-        ({"mode": "upsert"}, "go together"),
-        ({"key": ["post"]}, "go together"),
-        ({"partition_by": ["day", "day"]}, "each once"),
-        ({"partition_by": [3]}, "names of columns"),
+        ({"mode": "replace"}, "mode must be 'append' or 'upsert'"),
+        ({"mode": "upsert"}, "require each other"),
+        ({"key": ["post"]}, "require each other"),
+        ({"partition_by": ["day", "day"]}, "list of distinct names"),
+        ({"partition_by": [3]}, "name of a column"),
     ],
 )
 def test_arguments_that_cannot_be_used(place, arguments, reason):
@@ -125,12 +125,15 @@ def test_arguments_that_cannot_be_used(place, arguments, reason):
     ("arguments", "reason"),
     [
         ({"partition_by": ["week"]}, "'week', which the stream does not have; .* post, n, day"),
-        ({"mode": "upsert", "key": ["id"]}, "key names 'id', which the stream does not have"),
-        ({"partition_by": ["post", "n", "day"]}, "needs a column that is not in partition_by"),
+        ({"mode": "upsert", "key": ["id"]}, "key contains 'id', which the stream does not have"),
+        (
+            {"partition_by": ["post", "n", "day"]},
+            "needs at least one column that is not in partition_by",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_the_stream(place, arguments, reason):
     job = Job(place, **arguments)
     with pytest.raises(ConfigurationError, match=reason):
-        job.sink.check_claim(job.context())
+        job.sink.check_target(job.context())
     assert not place.root.exists()

@@ -170,7 +170,7 @@ def test_a_table_that_never_stands_still(daily: Job, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(target, "compact", refused)
     monkeypatch.setattr(table_compaction.time, "sleep", lambda seconds: None)
-    with pytest.raises(SinkError, match="8 times while it was compacted: changed"):
+    with pytest.raises(SinkError, match="8 times during compaction: changed"):
         compact_table(target, "sink", "place", dry_run=False)
 
 
@@ -240,7 +240,7 @@ def test_a_compaction_that_fails_does_not_disturb_the_job(
     committer = filled(job)
     committer.close()
     assert done.is_set()
-    assert "was not compacted: no space left" in caplog.text
+    assert "cannot compact its table: no space left" in caplog.text
     assert place.read().num_rows == 12
 
 
@@ -289,10 +289,10 @@ def test_jobs_and_sinks_that_cannot_be_compacted(tmp_path: Path) -> None:
         secret=iceberg(tmp_path / "i").sink(),
     )
     for uid, reason in {
-        "nobody": "has no sink 'nobody'; it has 'delta', 'files', 'secret'",
+        "nobody": "has no sink 'nobody'; available: 'delta', 'files', 'secret'",
         "files": "is of kind 'file': only Delta and Iceberg tables can be compacted",
-        "secret": "only the program knows the catalog of sink 'secret'.*--script",
-        "delta": "which is not on this machine",
+        "secret": "only the program defines the catalog of sink 'secret'.*--script",
+        "delta": "which does not exist on this machine",
     }.items():
         with pytest.raises(ConfigurationError, match=reason):
             compact(job, uid)
@@ -320,7 +320,7 @@ def test_another_jobs_table_is_left_alone(daily: Job) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, "5", True, 2.5, 10**7])
 def test_options_that_cannot_be_used(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match="compact_files is a number of files, 2 to"):
+    with pytest.raises(ConfigurationError, match="compact_files must be a number of files from 2"):
         DeltaSink(tmp_path, compact_files=value)
 
 
@@ -330,4 +330,4 @@ def test_unknown_jobs_and_words(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["compact", "nobody", *root]) != 0
     assert "nobody" in capsys.readouterr().err
     assert main(["compact", job.name, "out", "more", *root]) != 0
-    assert "name it with --script" in capsys.readouterr().err
+    assert "specify it with --script" in capsys.readouterr().err

@@ -129,7 +129,7 @@ def test_what_was_promised_is_written_once_the_table_fits(tmp_path: Path) -> Non
     altered(place)
     with pytest.raises(TableChangedError):
         committer.commit(promised)
-    with pytest.raises(ConfigurationError, match="does not fit"):
+    with pytest.raises(ConfigurationError, match="does not match"):
         job.start(4, promised)
     with place.table().update_schema() as update:
         update.rename_column("number", "n")
@@ -180,7 +180,7 @@ def test_columns_that_others_add_are_no_hindrance(job: Job) -> None:
 
 def test_the_option_is_true_or_false_and_recorded(tmp_path: Path) -> None:
     for value in (None, "yes", 1):
-        with pytest.raises(ConfigurationError, match="evolve_table is True or False"):
+        with pytest.raises(ConfigurationError, match="evolve_table must be True or False"):
             DeltaSink(tmp_path, evolve_table=value)
     for wanted in (True, False):
         again: Any = sink_from_description(DeltaSink(tmp_path, evolve_table=wanted).describe())

@@ -60,8 +60,8 @@ class Driver:
         )
 
     def start(self, *promised: bytes) -> Any:
-        self.job.sink.check_claim(self.context())
-        self.job.sink.claim(self.context())
+        self.job.sink.check_target(self.context())
+        self.job.sink.acquire_target(self.context())
         committer = self.job.sink.committer(self.context())
         committer.commit(promised)
         committer.recover(())
@@ -69,8 +69,8 @@ class Driver:
 
     def take_over(self) -> None:
         ctx = self.context(attempt=0, nonce="", take_over=True)
-        self.job.sink.check_claim(ctx)
-        self.job.sink.claim(ctx)
+        self.job.sink.check_target(ctx)
+        self.job.sink.acquire_target(ctx)
 
     def write(self, *rows: Any, epoch: int) -> bytes:
         ctx = self.context()
@@ -193,8 +193,8 @@ def test_a_job_that_was_deleted_and_made_again_is_not_taken_for_restored(job: Jo
     deleted = Driver(job, History(3), 3)
     deleted.start().commit([deleted.write(A, epoch=1)])
     new = Driver(job, History(), 0, job_id="")
-    job.sink.check_claim(new.context())
-    job.sink.claim(new.context())
+    job.sink.check_target(new.context())
+    job.sink.acquire_target(new.context())
     for attempt in (1, 2):
         again = Driver(job, History(*range(1, attempt + 1), life="second"), attempt, job_id="id-2")
         again.start()
@@ -220,7 +220,7 @@ def test_a_driver_that_meets_its_successors_output_is_fenced(job: Job) -> None:
     paused, late = zombie.start(), zombie.write(A, epoch=5)
     successor = Driver(job, history, 2)
     successor.start().commit([successor.write(B, epoch=1)])
-    with pytest.raises(FencedError, match=r"attempt 1 may write no more"):
+    with pytest.raises(FencedError, match=r"attempt 1 can no longer write"):
         paused.commit([late])
     assert job.rows() == [B]
 
@@ -276,7 +276,7 @@ def test_a_copy_that_takes_over_leaves_alone_what_the_original_has_written(job: 
 def test_nothing_is_taken_over_while_its_owner_has_promised_output(job: Job, job_id: str) -> None:
     Driver(job, History(1), 1).start()
     taker = Driver(copied(job), History(1), 1, job_id=job_id, other_jobs=Promised(2))
-    with pytest.raises(ConfigurationError, match=r"promised 2 transactions .*transactions commit"):
+    with pytest.raises(ConfigurationError, match=r"has 2 in-doubt .*transactions commit"):
         taker.take_over()
     Driver(job, History(1, 2), 2).start()  # it is still the owner's
 

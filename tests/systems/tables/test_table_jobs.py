@@ -178,7 +178,7 @@ class DeadJob:
         self.output = Job(DeltaPlace(tmp_path), **options)
         self.output.directory = self.job.directory.storage.uri
         ctx = self.output.context(self.job.number, job_id=self.job.info.job_id)
-        self.output.sink.claim(ctx)
+        self.output.sink.acquire_target(ctx)
         self.output.sink.committer(ctx).recover(())
         record_sinks(self.job.directory, self.job.number, {"out": self.output.sink})
         promised = self.write(("a", 1, "mon"), ("b", 2, "tue"), epoch=2)
@@ -196,13 +196,13 @@ def test_what_a_dead_job_promised_is_listed(tmp_path: Path) -> None:
     assert (row.sink, row.kind, row.state, row.epoch, row.rows) == (
         "out",
         "delta",
-        "promised",
+        "in doubt",
         2,
         2,
     )
     assert str(dead.output.place.root) in row.what
     assert row.bytes
-    assert (left.state, left.epoch) == ("left behind", 3)
+    assert (left.state, left.epoch) == ("orphaned", 3)
 
 
 def test_what_a_dead_job_promised_is_committed_without_its_program(tmp_path: Path) -> None:

@@ -238,13 +238,13 @@ def test_readers_can_skip_joined_files(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"write_every": 0}, "write_every is a number of checkpoints, 1 to 1000, not 0"),
-        ({"write_every": "10"}, "write_every is a number of checkpoints"),
-        ({"write_every": True}, "write_every is a number of checkpoints"),
-        ({"write_every": 2.5}, "write_every is a number of checkpoints"),
+        ({"write_every": 0}, "write_every must be a number of checkpoints from 1 to 1000, not 0"),
+        ({"write_every": "10"}, "write_every must be a number of checkpoints"),
+        ({"write_every": True}, "write_every must be a number of checkpoints"),
+        ({"write_every": 2.5}, "write_every must be a number of checkpoints"),
         ({"write_every": 1001}, "1 to 1000, not 1001"),
         ({"write_every": 2, "write_bytes": "lots"}, "write_bytes: 'lots' is not a size"),
-        ({"write_every": 2, "write_bytes": 0}, "write_bytes is a size above 0"),
+        ({"write_every": 2, "write_bytes": 0}, "write_bytes must be a size above 0"),
         ({"write_every": 2, "write_bytes": -1}, "write_bytes: -1 is not a size"),
         ({"write_bytes": "1 mb"}, "write_bytes needs write_every"),
     ],

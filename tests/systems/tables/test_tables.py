@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from unittest import mock
 
 import msgspec
 import pytest
@@ -27,6 +28,15 @@ def test_nothing_is_visible_before_the_commit(job):
     assert job.place.referenced() == set()
     committer.commit([transaction])
     assert job.rows() == [A, B, C]
+
+
+def test_of_two_that_create_the_table_at_once_both_go_on(job):
+    target = job.sink.target(job.context())
+    job.start()
+    # When it looked, the table was not there yet.
+    with mock.patch.object(target, "_open", side_effect=[None, target._open()]):
+        target.create(job.context().type)
+    assert target.exists()
 
 
 def test_no_rows_no_file_no_transaction(job):
@@ -108,7 +118,7 @@ def test_a_driver_that_was_replaced_before_its_successor_wrote_commits_nothing(j
     zombie = job.start(3)
     promised = job.write(A)
     job.start(4)  # it does not know the transaction, and removes its files
-    with pytest.raises(SinkError, match="attempt 4 has rolled them back"):
+    with pytest.raises(SinkError, match="attempt 4 rolled them back"):
         zombie.commit([promised])
     assert job.rows() == []
     assert job.files() == set()
@@ -252,7 +262,7 @@ def test_a_fork_is_refused_until_it_takes_over(job):
     fork.directory = "file:///jobs/fork"
     with pytest.raises(ConfigurationError, match="belongs to job 'likes' in file:///jobs/likes"):
         fork.start()
-    fork.sink.claim(fork.context(take_over=True, job_id="id-2"))
+    fork.sink.acquire_target(fork.context(take_over=True, job_id="id-2"))
     with pytest.raises(ConfigurationError, match="belongs to job"):
         committer.commit([job.write(A)])
     assert job.rows() == []
@@ -264,4 +274,4 @@ def test_an_owner_with_promised_output_is_not_taken_over(job):
     fork = Job(job.place)
     fork.directory = "file:///jobs/fork"
     with pytest.raises(ConfigurationError, match="cannot be taken over"):
-        fork.sink.check_claim(fork.context(take_over=True, job_id="id-2"))
+        fork.sink.check_target(fork.context(take_over=True, job_id="id-2"))

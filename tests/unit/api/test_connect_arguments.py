@@ -90,7 +90,7 @@ WRONG = {
     ),
     "one key": (
         lambda a, b: a.key_by("a").connect(b).process(Process(), str),
-        "the second of two connected streams has no key; key both, or neither",
+        "the second of two connected streams has no key; key both or neither",
     ),
     "the other key": (
         lambda a, b: a.connect(b.key_by("b")).process(Keyed(), str),
@@ -98,11 +98,11 @@ WRONG = {
     ),
     "two types of keys": (
         lambda a, b: a.connect(b).key_by("n", "m").process(Keyed(), str),
-        "keys of two connected streams must have one type, and they are .*; cast one",
+        "keys of two connected streams must have the same type, but they are .*; cast one",
     ),
     "an unknown column": (
         lambda a, b: a.connect(b).key_by("a", "a"),
-        r"no column 'a'; there are \['b', 'm'\]",
+        r"no column 'a'; the columns are \['b', 'm'\]",
     ),
     "a key without a type": (
         lambda a, b: a.connect(b).key_by("a", lambda v: v.b),

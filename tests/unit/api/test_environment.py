@@ -69,7 +69,10 @@ def test_every_option_of_a_checkpoint(env):
 
 
 CONFIG = {
-    "interval 0": (lambda c: c.set_checkpoint_interval(0), "at least 10 ms; leave it out for none"),
+    "interval 0": (
+        lambda c: c.set_checkpoint_interval(0),
+        "at least 10 ms; omit it to disable them",
+    ),
     "interval 'ten seconds'": (lambda c: c.set_checkpoint_interval("ten seconds"), "not a durat"),
     "negative": (lambda c: c.set_checkpoint_interval(-5), "-5 is negative"),
     "negative text": (lambda c: c.set_checkpoint_interval("-5 s"), "not a duration"),
@@ -109,7 +112,7 @@ ENVIRONMENT = {
     "interval None": (lambda e: e.enable_checkpointing(None), "interval"),
     "interval 3.5": (lambda e: e.enable_checkpointing(3.5), "interval"),
     "mode": (lambda e: e.enable_checkpointing(1_000, "often"), "must be a CheckpointingMode"),
-    "backend": (lambda e: e.set_state_backend("rocks"), "unknown state backend 'rocks'; there"),
+    "backend": (lambda e: e.set_state_backend("rocks"), "unknown state backend 'rocks'; available"),
     "backend list": (lambda e: e.set_state_backend(["rocksdb"]), "unknown state backend"),
     "restart": (lambda e: e.set_restart_strategy("none"), "takes one of RestartStrategies"),
     "parallelism": (lambda e: e.set_parallelism(0), "parallelism must be a whole number above 0"),
@@ -143,7 +146,7 @@ SOURCES = {
     "no frame": (lambda e: e.from_dataframe("df"), "takes a DataFrame, got str"),
     "static": (
         lambda e: e.from_dataframe(FakeFrame("a string", isStreaming=False)),
-        "streaming DataFrame, and this one is static; use spark.readStream",
+        "streaming DataFrame, but this one is static; use spark.readStream",
     ),
     "twice": (
         lambda e: e.from_dataframe(SimpleNamespace(isStreaming=True, columns=["a", "A"])),
@@ -152,12 +155,12 @@ SOURCES = {
     "uid": (lambda e: e.from_dataframe(FakeFrame("a string"), uid=""), "uid must not be empty"),
     "text": (lambda e: e.from_collection("abc"), "takes a list of elements, got 'abc'"),
     "number": (lambda e: e.from_collection(3), "takes a list of elements, got 3"),
-    "format": (lambda e: e.from_files(".", "jsn", "a string"), "unknown format 'jsn'; there are"),
-    "scalar": (lambda e: e.from_files(".", "json", "string"), "the schema must name columns"),
+    "format": (lambda e: e.from_files(".", "jsn", "a string"), "unknown format 'jsn'; available"),
+    "scalar": (lambda e: e.from_files(".", "json", "string"), "the schema must have named columns"),
     "missing": (lambda e: e.from_files("gone", "json", "a string"), "gone does not exist"),
     "hidden": (
         lambda e: e.from_files(hidden(), "json", "a string"),
-        "_x is hidden, and Spark reads",
+        "_x is hidden: Spark does not read",
     ),
     "schema": (lambda e: e.from_files(".", "json", object()), "not a type that can be used"),
 }
@@ -186,10 +189,10 @@ def test_wrong_numbers_of_files():
 
 
 EXECUTE = {
-    "name": ({"job_name": "a\nb"}, "job name .* cannot be printed"),
+    "name": ({"job_name": "a\nb"}, "job name .* not printable"),
     "name number": ({"job_name": 3}, "job name must be a string"),
-    "both": ({"fresh": True, "start_from": 3}, "exclude each other"),
-    "snapshot": ({"start_from": 1.5}, "start_from is a checkpoint's number"),
+    "both": ({"fresh": True, "start_from": 3}, "cannot be used together"),
+    "snapshot": ({"start_from": 1.5}, "start_from must be a checkpoint's number"),
     "snapshot True": ({"start_from": True}, "got True"),
     "snapshot ''": ({"start_from": ""}, "got ''"),
     "interval": ({"epoch_interval": "now"}, "epoch interval: 'now'"),

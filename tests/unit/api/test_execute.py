@@ -39,7 +39,7 @@ def test_a_program_that_was_executed_is_done(env: StreamExecutionEnvironment) ->
     second = collected(numbers(env, 3))
     env.execute("second", bounded=True)
     assert (first.results, second.results) == ([1, 2], [3])
-    message = "nothing to execute: the program so far was executed as job 'second'"
+    message = "nothing to execute: the program was executed as job 'second'"
     with pytest.raises(PlanError, match=message):
         env.execute("third")
     with pytest.raises(PlanError, match=message):
@@ -123,7 +123,10 @@ def test_a_job_is_named_after_its_script(tmp_path: Path) -> None:
 def test_what_is_no_script_has_to_name_its_job(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", PROGRAM)
     assert done.returncode
-    assert "the job needs a name, by which it is found again: execute('my-job')" in done.stderr
+    assert (
+        "the job needs a name, which identifies it when it is started again: execute('my-job')"
+        in done.stderr
+    )
     assert not (tmp_path / "jobs").exists()
 
 

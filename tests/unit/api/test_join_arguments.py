@@ -53,13 +53,13 @@ WRONG = {
     ),
     "bounds the wrong way round": (
         lambda a, b: between(a, b, Time(2), Time(1)),
-        "the lower bound must not be above the upper one, and the interval is 2 ms to 1 ms",
+        "the lower bound must not be above the upper bound, but the interval is 2 ms to 1 ms",
     ),
     "nothing between exclusive bounds": (
         lambda a, b: (
             between(a, b, Time(0), Time(1)).lower_bound_exclusive().upper_bound_exclusive()
         ),
-        "the interval is 1 ms to 0 ms, both included",
+        "the interval is 1 ms to 0 ms, both inclusive",
     ),
     "a plain function for pairs": (
         lambda a, b: between(a, b, Time(0), Time(1)).process(lambda left, right: 1, int),
@@ -71,7 +71,7 @@ WRONG = {
     ),
     "pairs with state": (
         lambda a, b: between(a, b, Time(0), Time(1)).process(Counting(), int),
-        "Counting declares the state 'count', which a function of a join cannot",
+        "Counting declares the state 'count', but join functions have no state",
     ),
     "a name for a tag": (
         lambda a, b: between(a, b, Time(0), Time(1)).side_output_left_late_data("late"),
@@ -79,7 +79,7 @@ WRONG = {
     ),
     "keys of two types": (
         lambda a, b: a.join(b).where("n").equal_to("m").window(TENS).apply(Join()),
-        "must have one type",
+        "must have the same type",
     ),
     "no windows": (
         lambda a, b: a.join(b).where("a").equal_to("b").window(Time(10)),
@@ -101,7 +101,7 @@ WRONG = {
     "an unknown key": (lambda a, b: a.join(b).where("b"), "no column 'b'"),
     "a sum of nothing": (
         lambda a, b: a.key_by("a").sum("m"),
-        r"sum: there is no field 'm'; there are \['a', 'n', 'words'\]",
+        r"sum: there is no field 'm'; the fields are \['a', 'n', 'words'\]",
     ),
     "a sum of the fourth of three": (lambda a, b: a.key_by("a").sum(3), "there is no field 3"),
     "a sum of strings": (
@@ -118,7 +118,7 @@ WRONG = {
     ),
     "a field of a number": (
         lambda a, b: a.map(lambda row: 1, int).key_by(lambda n: n, key_type=int).max_by("n"),
-        "max_by: elements of .* have no fields; leave 'n' out",
+        "max_by: elements of .* have no fields; omit 'n'",
     ),
 }
 
@@ -137,7 +137,7 @@ def test_late_elements_can_be_read():
     a, b = source(env, "a", ONE), source(env, "b", TWO)
     joined = between(a, b, Time(0), Time(1)).side_output_right_late_data(tag).process(Pairs(), int)
     collected(joined.uid("join").get_side_output(tag), "late")
-    assert [op.uid for op in env.plan().operators() if op.sides] == ["join"]
+    assert [op.uid for op in env.plan().operators() if op.side_outputs] == ["join"]
 
 
 def test_a_plain_function_after_key_by_needs_no_uid():

@@ -120,15 +120,22 @@ def test_a_checkpoint_is_the_same_thing(checkpoint):
     (state,) = found.states()
     assert (state.name, state.rows, state.bytes) == ("total", None, None)
     assert found.verify() == []
-    with pytest.raises(ConfigurationError, match="is a checkpoint: job 'likes' itself deletes"):
+    with pytest.raises(
+        ConfigurationError,
+        match="is a checkpoint, and only savepoints can be deleted: job 'likes' deletes",
+    ):
         found.delete()
     assert checkpoint.exists()
 
 
 def test_a_checkpoint_that_is_not_there(checkpoint):
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-0 is the start.*There is chk-1"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"chk-0 is the start.*Available checkpoints: chk-1"
+    ):
         Savepoint.load(checkpoint.with_name("chk-0.json"))
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-9 is missing.*There is chk-1"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"chk-9 is missing.*Available checkpoints: chk-1"
+    ):
         Savepoint.load(checkpoint.with_name("chk-9.json"))
 
 
@@ -215,7 +222,7 @@ def test_a_writer_refuses_what_is_wrong_at_once(where):
         SavepointWriter.new(job="")
     writer = SavepointWriter.from_existing(where)
     descriptor = ValueStateDescriptor("total", Types.LONG())
-    with pytest.raises(ConfigurationError, match="a batch DataFrame is needed, got 'rows'"):
+    with pytest.raises(ConfigurationError, match="expected a batch DataFrame, got 'rows'"):
         writer.with_state("count", descriptor, "rows")
     with pytest.raises(ConfigurationError, match="with_state takes a descriptor"):
         writer.with_state("count", "total", "rows")
@@ -225,7 +232,7 @@ def test_a_writer_refuses_what_is_wrong_at_once(where):
         writer.with_sources({"events": "{"})
     with pytest.raises(ConfigurationError, match="list of files"):
         writer.with_sources({"events": {"logOffset": 3}})
-    with pytest.raises(ConfigurationError, match="no position of a source 'evnts'"):
+    with pytest.raises(ConfigurationError, match="no position of source 'evnts'"):
         writer.without_sources("evnts")
     assert Savepoint.load(where).metadata == METADATA
 

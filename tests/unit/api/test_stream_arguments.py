@@ -111,12 +111,12 @@ WRONG = {
     "aggregate nothing": (lambda s: s.key_by("a").aggregate(), r"such as n=count\(\)"),
     "aggregate a name": (
         lambda s: s.key_by("a").aggregate(n="count"),
-        r"n='count' is no aggregate; write for example n=count\(\)",
+        r"n='count' is not an aggregate; use for example n=count\(\)",
     ),
-    "aggregate a function": (lambda s: s.key_by("a").aggregate(n=count), "is no aggregate"),
+    "aggregate a function": (lambda s: s.key_by("a").aggregate(n=count), "is not an aggregate"),
     "aggregate no column": (
         lambda s: s.key_by("a").aggregate(x=sum_of("nn")),
-        r"x: there is no column 'nn'; there are \[",
+        r"x: there is no column 'nn'; the columns are \[",
     ),
     "aggregate the key": (
         lambda s: s.key_by("a").aggregate(a=count()),
@@ -124,17 +124,20 @@ WRONG = {
     ),
     "aggregate text": (
         lambda s: s.key_by("a").aggregate(x=sum_of("a")),
-        "x: column 'a' of type string holds no numbers",
+        "x: column 'a' of type string does not contain numbers",
     ),
     "reduce with a map": (lambda s: s.key_by("a").reduce(Same()), "reduce takes a ReduceFunction"),
     "key_by nothing": (lambda s: s.key_by(), "key_by needs at least one column"),
-    "key_by unknown column": (lambda s: s.key_by("b"), r"no column 'b'; there are \['a', 'n'\]"),
+    "key_by unknown column": (
+        lambda s: s.key_by("b"),
+        r"no column 'b'; the columns are \['a', 'n'\]",
+    ),
     "key_by one unknown": (lambda s: s.key_by("a", "b"), "no column 'b'"),
     "key_by a list": (lambda s: s.key_by(["a"]), "takes column names or a function, got list"),
     "key_by without a type": (lambda s: s.key_by(lambda r: r.a), "needs key_type=..., or a return"),
     "key_by a class": (lambda s: s.key_by(Key), r"write Key\(\)"),
     "key_by an opened selector": (lambda s: s.key_by(Opened()), "not opened; prepare it in its"),
-    "key_by a typed column": (lambda s: s.key_by("a", key_type=str), "leave key_type out"),
+    "key_by a typed column": (lambda s: s.key_by("a", key_type=str), "omit key_type"),
     "union with a list": (lambda s: s.union([s]), "union takes streams, got list"),
     "union of two types": (lambda s: s.union(s.map(str, str)), r"streams of one type, got .*map"),
     "union of two jobs": (
@@ -145,15 +148,18 @@ WRONG = {
     "sink_to a class": (lambda s: s.sink_to(CollectSink), "got ABCMeta"),
     "an empty uid": (lambda s: s.uid(" "), "uid must not be empty"),
     "a uid that is a number": (lambda s: s.filter(bool).uid(3), "uid must be a string, got 3"),
-    "a uid with a newline": (lambda s: s.filter(bool).uid("a\nb"), "cannot be printed"),
+    "a uid with a newline": (lambda s: s.filter(bool).uid("a\nb"), "not printable"),
     "an empty name": (lambda s: s.name(""), "name must be a non-empty string"),
     "parallelism 0": (lambda s: s.filter(bool).set_parallelism(0), "whole number above 0, got 0"),
     "parallelism True": (lambda s: s.filter(bool).set_parallelism(True), "got True"),
     "parallelism '2'": (lambda s: s.filter(bool).set_parallelism("2"), "got '2'"),
-    "of a source": (lambda s: s.set_parallelism(2), "parallelism of a source is Spark's"),
-    "uid of key_by": (lambda s: s.key_by("a").uid("x"), "key_by is no operator"),
-    "name of key_by": (lambda s: s.key_by("a").name("x"), "key_by is no operator"),
-    "parallelism of key_by": (lambda s: s.key_by("a").set_parallelism(2), "key_by is no operator"),
+    "of a source": (lambda s: s.set_parallelism(2), "Spark sets the parallelism of a source"),
+    "uid of key_by": (lambda s: s.key_by("a").uid("x"), "key_by is not an operator"),
+    "name of key_by": (lambda s: s.key_by("a").name("x"), "key_by is not an operator"),
+    "parallelism of key_by": (
+        lambda s: s.key_by("a").set_parallelism(2),
+        "key_by is not an operator",
+    ),
 }
 
 

@@ -74,14 +74,14 @@ def test_windows_are_run_in_the_fastest_way_there_is(windows: Any, kind: type) -
     ("windows", "message"),
     [
         (lambda s: s.window(TEN).aggregate(), "takes an AggregateFunction, or aggregates by name"),
-        (lambda s: s.window(TEN).aggregate(n=3), "n=3 is no aggregate"),
+        (lambda s: s.window(TEN).aggregate(n=3), "n=3 is not an aggregate"),
         (lambda s: s.window(TEN).aggregate(count()), "takes an AggregateFunction, or aggregates"),
         (lambda s: s.window(TEN).aggregate(Count(), n=count()), "takes either"),
-        (lambda s: s.window(TEN).aggregate(output_type=count(), n=count()), "cannot be called"),
+        (lambda s: s.window(TEN).aggregate(output_type=count(), n=count()), "cannot be named"),
         (lambda s: s.window(TEN).aggregate(k=count()), "'k' is the name of the key"),
-        (lambda s: s.window(TEN).aggregate(window_end=count()), "'window_end' is what a bound"),
+        (lambda s: s.window(TEN).aggregate(window_end=count()), "'window_end' is the name of a"),
         (lambda s: s.window(TEN).aggregate(n=sum_of("x")), "there is no column 'x'"),
-        (lambda s: s.window(TEN).aggregate(n=sum_of("k")), "holds no numbers"),
+        (lambda s: s.window(TEN).aggregate(n=sum_of("k")), "does not contain numbers"),
         (
             lambda s: s.window(TEN).aggregate(n=count()).get_side_output(OutputTag("late")),
             "has no side outputs",

@@ -120,7 +120,7 @@ def test_a_sink_that_never_ends_fails_the_attempt(sink, monkeypatch) -> None:
     job = job_with(sink, settings=settings, executor=SerialThread)
     ended = threading.Event()
     monkeypatch.setattr(sink, "abort_orphans", lambda known: ended.wait(10))
-    with pytest.raises(SinkError, match=r"has not rolled back .* 0\.05 s"):
+    with pytest.raises(SinkError, match=r"did not roll back .* 0\.05 s"):
         job.coordinator.abort_orphans()
     ended.set()
     job.coordinator.close()
@@ -153,7 +153,7 @@ def test_what_fails_is_left_to_the_next_start(sink, caplog, monkeypatch) -> None
     job = Job(committers={"broken": broken, "sink": sink, "without": RecordingCommitter()})
     assert job.coordinator.abort_orphans()
     assert sink.known == [()]
-    assert "'broken' could not roll back" in caplog.text
+    assert "'broken' cannot roll back" in caplog.text
 
 
 def test_sinks_that_cannot_do_it_are_not_waited_for() -> None:

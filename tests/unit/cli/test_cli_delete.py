@@ -76,9 +76,9 @@ def test_a_root_that_is_not_there_is_named(shell, tmp_path):
     typo = str(tmp_path / "typo")
     done = shell("list", "--root", typo)
     assert done.code == ExitCode.NOT_FOUND
-    assert f"{typo} is not there" in done.err
+    assert f"{typo} does not exist" in done.err
     assert shell("list", env={"TURNBACK_ROOT": typo}).code == 0  # nothing has been run yet
-    assert f"{typo} is not there" in shell("list", env={"TURNBACK_ROOT": typo}).err
+    assert f"{typo} does not exist" in shell("list", env={"TURNBACK_ROOT": typo}).err
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -100,9 +100,9 @@ def test_options_behind_the_script_are_named(shell, tmp_path):
     script = tmp_path / "job.py"
     script.write_text("raise SystemExit(0)")
     done = shell.program("run", str(script), "-d", "--name=x", "--own", "value")
-    assert "goes to the script, -d --name too" in done.err
+    assert "are passed to the script, including -d --name" in done.err
     assert "--own" not in done.err
-    assert "goes to the script" not in shell.program("run", str(script), "--own").err
+    assert "are passed to the script" not in shell.program("run", str(script), "--own").err
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_lost_job_has_a_reason_and_a_next_step(supervised):
     assert alive.state == "LOST"
     assert f"pid {gone.pid}" in alive.problem
     assert ("supervisor" in alive.problem) == supervised
-    assert alive.problem.endswith("Start it again: it goes on from its latest checkpoint")
+    assert alive.problem.endswith("Start the job again: it resumes from its latest checkpoint")
 
 
 # -- queries only read

@@ -40,7 +40,7 @@ def test_get_prints_a_page_of_a_list(shell, job):
 def test_get_of_a_key_that_is_not_there_ends_with_a_code(shell, job):
     done = shell("get", "orders", "count", "total", "nobody")
     assert (done.code, done.out) == (ExitCode.NOT_FOUND, "")
-    assert "state 'total' of operator 'count' holds nothing for 'nobody' in chk-4" in done.err
+    assert "state 'total' of operator 'count' has no value for 'nobody' in chk-4" in done.err
     done = shell("get", "orders", "count", "total", "nobody", "--json")
     assert (done.code, done.json["found"], done.json["rows"]) == (ExitCode.NOT_FOUND, False, [])
 
@@ -51,9 +51,9 @@ def test_get_of_a_key_that_is_not_there_ends_with_a_code(shell, job):
         (["oders", "count", "total", "a"], ExitCode.NOT_FOUND, "did you mean 'orders'?"),
         (["orders", "cont", "total", "a"], ExitCode.NOT_FOUND, "did you mean 'count'?"),
         (["orders", "count", "totals", "a"], ExitCode.NOT_FOUND, "did you mean 'total'?"),
-        (["orders", "count", "seen", "a"], ExitCode.USAGE, "no key of 2 columns"),
-        (["orders", "count", "seen", "a,b"], ExitCode.USAGE, "no key of type bigint"),
-        (["orders", "count", "seen", "a,1", "--after", "x"], ExitCode.USAGE, "no cursor"),
+        (["orders", "count", "seen", "a"], ExitCode.USAGE, "not a key of 2 columns"),
+        (["orders", "count", "seen", "a,b"], ExitCode.USAGE, "not a key of type bigint"),
+        (["orders", "count", "seen", "a,1", "--after", "x"], ExitCode.USAGE, "invalid cursor"),
         (["orders", "count", "total"], ExitCode.USAGE, "KEY"),
         (["orders", "count", "total", "a", "--rows", "0"], ExitCode.USAGE, "--rows"),
     ],

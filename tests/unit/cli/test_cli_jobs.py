@@ -57,8 +57,8 @@ def test_list_and_status_say_how_far_a_job_is_behind(shell):
     lags = dict(zip(*(column(shell("list"), name) for name in ("NAME", "LAG")), strict=True))
     assert lags == {"slow": "1200 (40 s)", "stuck": "7", "timely": "0", "unknown": "-"}
     expected = {
-        "slow": "1200 records, the oldest is 40 s old, gone in about 2 min at this rate",
-        "stuck": "7 records, not getting smaller",
+        "slow": "1200 records, the oldest is 40 s old, caught up in about 2 min at this rate",
+        "stuck": "7 records, not shrinking",
         "timely": "none",
         "unknown": "unknown",
     }
@@ -84,7 +84,7 @@ def test_status_says_how_busy_a_job_is_and_where(shell):
     make_job(shell.root, "clicks", JobState.RUNNING, metrics=metrics)
     done = shell("status", "clicks")
     (line,) = (line for line in done.lines if line.startswith("busy "))
-    assert line.removeprefix("busy").strip() == "83% of the last minute, most in count (62%)"
+    assert line.removeprefix("busy").strip() == "83% of the last minute, busiest: count (62%)"
     (row,) = (line for line in done.lines if line.startswith("count "))
     assert "62%" in row and "1.6 (task 1)" in row
     detail = shell("status", "clicks", "--json").json
@@ -134,7 +134,7 @@ def test_root_may_be_given_before_and_behind_the_command(shell, jobs, tmp_path):
 def test_an_empty_and_a_missing_root_have_no_jobs(shell):
     missing = shell("list")
     assert (missing.code, len(missing.lines)) == (0, 1)
-    assert f"{shell.root} is not there" in missing.err
+    assert f"{shell.root} does not exist" in missing.err
     shell.root.mkdir()
     assert f"no jobs in {shell.root}" in shell("list").err
     assert shell("list", "--json").json == []

@@ -31,7 +31,7 @@ def letters(shell, job):
 def test_a_job_that_does_not_run_is_given_them(shell, job, letters):
     done = shell("redrive", "orders", str(letters))
     assert done.code == 0
-    assert done.lines[0] == "3 dead letters: 3 given back, 0 before"
+    assert done.lines[0] == "3 dead letters: 3 submitted, 0 already submitted"
     assert "once it runs" in done.err
     again = shell("redrive", "orders", str(letters), "--json").json
     assert (again["given"], again["before"], again["done"]) == (0, 3, True)
@@ -39,9 +39,11 @@ def test_a_job_that_does_not_run_is_given_them(shell, job, letters):
 
 def test_only_those_of_an_operator_and_first_only_counted(shell, job, letters):
     words = ("redrive", "orders", str(letters), "--operator", "parsed")
-    assert shell(*words, "--dry-run").lines == ["2 dead letters: 2 would be given back, 0 before"]
+    (first,) = shell(*words, "--dry-run").lines
+    assert first == "2 dead letters: 2 would be submitted, 0 already submitted"
     assert shell(*words, "--json").json["given"] == 2
-    assert shell(*words, "--dry-run").lines == ["2 dead letters: 0 would be given back, 2 before"]
+    (then,) = shell(*words, "--dry-run").lines
+    assert then == "2 dead letters: 0 would be submitted, 2 already submitted"
 
 
 def test_what_became_of_them_is_told(shell, job, letters):
@@ -54,9 +56,9 @@ def test_what_became_of_them_is_told(shell, job, letters):
     done = shell("redrive", "orders", str(letters))
     assert done.code == ExitCode.FAILED
     assert done.lines == [
-        "3 dead letters: 1 given back, 2 before",
-        "0 fed to job 'orders'",
-        "1 not fed: the program has no operator 'other'",
+        "3 dead letters: 1 submitted, 2 already submitted",
+        "0 redriven by job 'orders'",
+        "1 not redriven: the program has no operator 'other'",
     ]
 
 
@@ -64,7 +66,7 @@ def test_it_waits_no_longer_than_it_was_told(shell, job, letters):
     job.directory.write_status(JobState.RUNNING, job.info.job_id)
     done = shell("redrive", "orders", str(letters), "--timeout", "100 ms")
     assert done.code == ExitCode.TIMED_OUT
-    assert "has not confirmed them after 100 ms" in done.err
+    assert "has not confirmed the dead letters after 100 ms" in done.err
     assert shell("redrive", "orders", str(letters), "--no-wait").code == 0
 
 
@@ -72,19 +74,23 @@ def test_it_waits_no_longer_than_it_was_told(shell, job, letters):
     ("words", "code", "says"),
     [
         (["nobody", "letters.json"], ExitCode.NOT_FOUND, "nobody"),
-        (["orders", "missing.json"], ExitCode.NOT_FOUND, "there is nothing at missing.json"),
+        (["orders", "missing.json"], ExitCode.NOT_FOUND, "missing.json does not exist"),
         (["orders"], ExitCode.USAGE, "LETTERS"),
         (
             ["orders", "letters.json", "--operator", "x"],
             ExitCode.USAGE,
-            "some of 'other', 'par",
+            "letters: 'other', 'par",
         ),
-        (["orders", "foreign.json"], ExitCode.USAGE, "1 of 1 dead letters are not of job 'orders'"),
+        (
+            ["orders", "foreign.json"],
+            ExitCode.USAGE,
+            "1 of 1 dead letters do not belong to the current job 'orders'",
+        ),
         (["orders", "letters.json", "--timeout", "soon"], ExitCode.USAGE, "--timeout"),
         (
             ["orders", "letters.json", "--no-wait", "--timeout", "1 s"],
             ExitCode.USAGE,
-            "contradict each other",
+            "cannot be used together",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_savepoint(shell, job):
     out, err = waiting.communicate(timeout=30)
     assert waiting.returncode == ExitCode.INTERRUPTED
     assert out == ""
-    assert "goes on" in err and "turnback status orders" in err
+    assert "continues" in err and "turnback status orders" in err
     assert "Traceback" not in err
     assert len(requests.open()) == 1
 
@@ -179,7 +179,7 @@ def test_the_beginning_of_a_name_is_not_enough_to_change_a_job(shell, job, verb)
     yes = () if verb == "savepoint" else ("--yes",)
     done = shell(verb, "ord", "--no-wait", *yes)
     assert done.code == ExitCode.NOT_FOUND
-    assert "If you mean 'orders', write its whole name" in done.err
+    assert "If you mean 'orders', use its full name" in done.err
     assert Requests(job.storage).open() == []
     assert shell("status", "ord").code == 0
     assert shell(verb, job.info.job_id, "--no-wait", *yes).code == 0

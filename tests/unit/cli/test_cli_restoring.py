@@ -17,7 +17,7 @@ from turnback.job.status import JobState, RestoreProgress
 from unit.cli.cli_support import make_job
 
 RESTORE = RestoreProgress(
-    what="taking in /saved/one", done=0.456, entries=9_000, since_ms=1, moved_ms=1, left_s=200.0
+    what="importing /saved/one", done=0.456, entries=9_000, since_ms=1, moved_ms=1, left_s=200.0
 )
 
 
@@ -26,7 +26,7 @@ def test_status_tells_how_far_it_is(shell):
     driver = Driver(shell.root, "clicks").say(JobState.CREATED, restore=RESTORE)
     shown = shell("status", "clicks").out
     assert (
-        "restoring       taking in /saved/one: 45 % of about 9000 entries, done in about 3 min"
+        "restoring       importing /saved/one: 45 % of about 9000 entries, done in about 3 min"
         in shown
     )
     assert shell("status", "clicks", "--json").json["summary"]["restore"]["done"] == 0.456
@@ -62,7 +62,7 @@ def test_a_bar_shows_it_to_people(launched, monkeypatch):
     assert "%" not in bar_of(run, monkeypatch, terminal=True)  # there is no status yet
     driver.say(JobState.CREATED, restore=RESTORE)
     shown = bar_of(run, monkeypatch, terminal=True)
-    assert "taking in /saved/one" in shown
+    assert "importing /saved/one" in shown
     assert "46%" in shown
     assert "done in about 3 min" in shown
     assert bar_of(run, monkeypatch, terminal=False) == ""

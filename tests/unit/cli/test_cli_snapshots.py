@@ -127,7 +127,7 @@ def test_dispose_asks(shell, job, tmp_path):
 def test_dispose_needs_the_whole_name(shell, job, tmp_path):
     done = shell("dispose", "ord@before", "--yes")
     assert done.code == ExitCode.NOT_FOUND
-    assert "If you mean 'orders', write its whole name" in done.err
+    assert "If you mean 'orders', use its full name" in done.err
     assert (tmp_path / "sp" / "one" / "_metadata.json").exists()
 
 
@@ -206,7 +206,7 @@ def test_gc_leaves_running_jobs_alone(shell):
     path = leave(job)
     done = shell("gc", "--yes")
     assert (done.code, len(done.lines)) == (0, 1)
-    assert "left alone" in done.err
+    assert "skipped" in done.err
     assert path in job.storage.list("state")
 
 
@@ -228,7 +228,7 @@ def test_transactions_are_settled_only_after_a_question(shell, job, action):
 def test_transactions_of_a_job_are_settled_by_its_whole_name(shell, job, action):
     done = shell("transactions", action, "ord", "--yes")
     assert done.code == ExitCode.NOT_FOUND
-    assert "If you mean 'orders', write its whole name" in done.err
+    assert "If you mean 'orders', use its full name" in done.err
 
 
 @pytest.mark.parametrize("action", ["commit", "abort"])

@@ -41,7 +41,7 @@ def test_config_can_be_filtered(shell):
     keys = set(values(shell("config", "--json", "SAVEPOINTS")))
     assert keys and all("savepoints" in key for key in keys)
     assert set(values(shell("config", "--set-only", "--json"))) == {"state.checkpoints.dir"}
-    assert "Port the dashboard listens on" in shell("config", "web.port", "--doc").out
+    assert "Port that the dashboard listens on" in shell("config", "web.port", "--doc").out
 
 
 def test_config_hides_secrets(shell):

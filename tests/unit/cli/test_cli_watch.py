@@ -76,9 +76,9 @@ def test_a_test_of_the_hooks(shell, page, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--test"], "there is nothing to test: set alerts.command or alerts.webhook"),
-        (["--json"], "--json prints one document: give --once as well"),
-        (["--once", "-D", "alerts.command=/no/such"], "there is no program '/no/such'"),
+        (["--test"], "nothing to test: set alerts.command or alerts.webhook"),
+        (["--json"], "--json prints a single document: use it with --once"),
+        (["--once", "-D", "alerts.command=/no/such"], "there is no executable program '/no/such'"),
         (["--once", "-D", "alerts.webhook=mail:me"], "must begin with http:// or https://"),
         (["--interval", "0"], "'0' is not a whole number of at least 1"),
     ],

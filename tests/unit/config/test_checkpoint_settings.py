@@ -97,5 +97,5 @@ def test_a_bad_value_is_named_with_its_key(key: str, value: str) -> None:
 
 def test_two_spellings_that_disagree_are_an_error() -> None:
     both = {"state.checkpoints.num-retained": 1, "execution.checkpointing.num-retained": 2}
-    with pytest.raises(ConfigurationError, match="disagree"):
+    with pytest.raises(ConfigurationError, match="different values"):
         CheckpointSettings.from_configuration(both)

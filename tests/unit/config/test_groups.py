@@ -166,6 +166,15 @@ def test_object_stores(load):
     assert storage_options(again) == options
 
 
+def test_options_of_hdfs_set_in_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = StreamExecutionEnvironment(configuration={"s3.region": "here"})
+    env.set_storage_options(hdfs_timeout="5 s", hdfs_config_dir="/etc/hadoop")
+    env.set_storage_options(hdfs_timeout="6 s")
+    assert storage_options(env.configuration) == {"hdfs_timeout": "6 s", "region": "here"}
+    assert env.configuration.value("hdfs.timeout") == 6_000
+
+
 def test_options_set_in_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = StreamExecutionEnvironment(configuration={"s3.region": "here"})

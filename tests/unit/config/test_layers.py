@@ -63,11 +63,11 @@ def test_another_name_in_a_later_layer_overrides(load):
 def test_two_names_in_one_layer_must_agree(load):
     both = {KEY: "/a", ALIAS: "/b"}
     for name in ("code", "command_line"):
-        with pytest.raises(ConfigurationError, match=f"{ALIAS} and {KEY} disagree: keep one"):
+        with pytest.raises(ConfigurationError, match=f"{ALIAS} and {KEY} differ: keep one"):
             load(**{name: both})
-    with pytest.raises(ConfigurationError, match=r"turnback\.yaml: .* disagree"):
+    with pytest.raises(ConfigurationError, match=r"turnback\.yaml: .* differ"):
         load(file=f"{KEY}: /a\n{ALIAS}: /b")
-    with pytest.raises(ConfigurationError, match="disagree"):
+    with pytest.raises(ConfigurationError, match="differ"):
         load(environ={variable_of(KEY): "/a", variable_of(ALIAS): "/b"})
     assert load(code={KEY: "/a", ALIAS: "/a"}).value(KEY) == "/a"
     same = {"execution.checkpointing.num-retained": 2, "state.checkpoints.num-retained": "2"}

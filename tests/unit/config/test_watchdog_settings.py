@@ -35,7 +35,7 @@ def test_limits_can_be_set_and_switched_off() -> None:
         ("watchdog.no-epoch", "-5 s", r"watchdog\.no-epoch: '-5 s' is not a duration"),
         ("watchdog.no-epoch", -5, "is negative"),
         ("watchdog.no-epoch", "soon", "is not a duration"),
-        ("watchdog.no-epoch", "10 ms", "must be at least 1000 ms; `off` for never"),
+        ("watchdog.no-epoch", "10 ms", "must be at least 1000 ms; `off` disables it"),
         ("watchdog.no-heartbeat", "2 s", "must be at least 3000 ms"),
         ("watchdog.no-epoc", "1 s", "did you mean 'watchdog.no-epoch'"),
         ("alerts.command", " ", r"alerts\.command is empty"),

@@ -27,5 +27,5 @@ def test_partitions_that_are_behind_get_more():
 
 def test_a_spark_that_does_not_tell_where_an_epoch_begins_is_refused(monkeypatch):
     monkeypatch.delattr(DataSourceStreamReader, "getDefaultReadLimit")
-    with pytest.raises(ConfigurationError, match=r"need Spark 4.2 or newer, and this is 4.1.4"):
+    with pytest.raises(ConfigurationError, match=r"need Spark 4.2 or newer, but this is 4.1.4"):
         python_source("turnback.connectors.rabbitmq.reader", "RabbitMQRecords", "4.1.4")

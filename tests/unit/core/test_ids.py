@@ -56,7 +56,7 @@ def test_a_segment_is_safe_and_reads_back(name: str) -> None:
     segment = path_segment(name)
     assert SAFE.fullmatch(segment), segment
     if "~" in segment:
-        with pytest.raises(ConfigurationError, match="whole name"):
+        with pytest.raises(ConfigurationError, match="complete name"):
             segment_name(segment)
     else:
         assert segment_name(segment) == name

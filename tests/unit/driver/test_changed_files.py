@@ -173,7 +173,7 @@ def test_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert watched_files("file:///a%20b", "warn") == WatchedFiles("/a b", warn)
     assert watched_files("in", "ignore") is None
     assert watched_files("s3://bucket/in", "warn") is None
-    with pytest.raises(PlanError, match="only local ones are looked at"):
+    with pytest.raises(PlanError, match="only detected in local files"):
         watched_files("s3://bucket/in", "fail")
     with pytest.raises(PlanError, match="takes one of 'warn', 'fail', 'ignore', got 'error'"):
         watched_files("in", "error")

@@ -29,7 +29,7 @@ def test_also_if_what_was_written_in_its_place_is_committed() -> None:
     promised = second.log.uncommitted(manifest)
     assert promised == {}
     snapshot = Snapshot(manifest, StorageRef(storage.uri), promised)
-    with pytest.raises(ConfigurationError, match="rolled back in attempt 2, which was started"):
+    with pytest.raises(ConfigurationError, match="rolled back in attempt 2, which started"):
         require_kept_output(directory, snapshot)
 
 

@@ -127,7 +127,7 @@ def test_a_system_that_fails_makes_the_lag_unknown_and_nothing_else(job, broker,
     until(lambda: source_lag(seen(job)).records is None)
     asked = len(broker.asked)
     until(lambda: len(broker.asked) > asked + 3)
-    assert caplog.text.count("its lag is not known: nobody answers") == 1
+    assert caplog.text.count("cannot measure its lag: nobody answers") == 1
     job.push("numbers", (1,))
     assert seen(job).summary().lag.records is None
     broker.failure = None
@@ -276,7 +276,7 @@ def test_what_cannot_be_told_of_streams_fails_nothing(job, broker, caplog):
     until(lambda: len(broker.known) > 2)
     job.push("numbers", (1,))
     assert identities(job) == [None, None]
-    assert caplog.text.count("which streams it reads is not known: nobody knows") == 1
+    assert caplog.text.count("cannot identify the streams that it reads: nobody knows") == 1
 
 
 # -- where others can see how far it is
@@ -318,7 +318,7 @@ def test_a_group_that_refuses_fails_nothing_and_is_told_once(job, broker, caplog
     broker.refuses = True
     job.push("numbers", (1,))
     until(lambda: len(broker.commits) > 3)  # tried again
-    assert caplog.text.count("could not be told to its consumer group: not allowed") == 1
+    assert caplog.text.count("cannot report its position to the consumer group: not allowed") == 1
     broker.refuses = False
     job.push("numbers", (1,))
     until(lambda: broker.commits[-1] == 2)
@@ -374,7 +374,7 @@ def test_savepoints_of_a_system_that_fails_or_of_a_damaged_file_are_listed(
     broker.failure = SourceError("nobody answers")
     job.push("numbers", (1,))
     saved = job.savepoint(tmp_path / "saved")
-    until(lambda: "how long savepoints can be replayed is not known" in caplog.text)
+    until(lambda: "cannot find out how long savepoints can be replayed" in caplog.text)
     assert [row.replay for row in seen(job).savepoints()] == [None]
     broker.failure = None
     until(lambda: seen(job).savepoints()[0].replay)

@@ -225,9 +225,9 @@ def test_an_engine_that_does_not_answer_and_records_that_wait(
     monkeypatch.setattr(LocalQuery, "wait", stopped)
     settings = {"watchdog.no-epoch": "1 s", "watchdog.no-heartbeat": "3 s"}
     with JobHarness(program, tmp_path, configuration=settings) as job:
-        until(lambda: "although records wait: 12 of source 'numbers'" in (stall(job) or ""))
+        until(lambda: "although records are waiting: 12 of source 'numbers'" in (stall(job) or ""))
         answers.clear()
-        until(lambda: (stall(job) or "").startswith("Spark has not answered for "))
+        until(lambda: (stall(job) or "").startswith("Spark has not responded for "))
         answers.set()
         until(lambda: not (stall(job) or "").startswith("Spark"))
 
@@ -238,7 +238,7 @@ def test_a_command_that_is_not_there_keeps_a_job_from_starting(tmp_path: Path) -
 
     settings = {"alerts.command": str(tmp_path / "gone")}
     with (
-        pytest.raises(ConfigurationError, match=r"alerts\.command: there is no program"),
+        pytest.raises(ConfigurationError, match=r"alerts\.command: there is no executable program"),
         JobHarness(program, tmp_path, configuration=settings),
     ):
         pass

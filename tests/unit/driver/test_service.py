@@ -237,7 +237,7 @@ def test_a_user_who_starts_the_job_again_wants_it_to_run(world: World) -> None:
     world.driver()
     result = world.result(id)
     assert result.state is RequestState.FAILED
-    assert "started again" in result.error
+    assert "restarted" in result.error
     assert world.savepoint(id).id == id
     assert f"savepoint-job-{id}" in result.error
     assert "savepoint" not in world.result(cancel).error
@@ -252,7 +252,7 @@ def test_a_damaged_decision_does_not_keep_the_job_from_running(world: World) -> 
     (path,) = [p for p in world.storage.list("ops") if "decision" in p]
     world.storage.put(path, b"damaged")
     world.driver(resumed=True)
-    assert "Ask again" in world.result(id).error
+    assert "Submit the request again" in world.result(id).error
     running(world, len(world.committed) + 5)
 
 

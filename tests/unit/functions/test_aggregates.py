@@ -167,7 +167,7 @@ def test_sums_are_wider_than_their_columns(type_: TypeInfo, value: Any, total: A
 @pytest.mark.parametrize("cut", [[[(0, 1), (0, 1)]], [[(0, 1)], [(0, 1)]]], ids=["one", "two"])
 def test_a_sum_that_does_not_fit_is_refused(cut: list[Any], sign: int) -> None:
     large = [[(group, sign * (2**63 - 1)) for group, _ in rows] for rows in cut]
-    with pytest.raises(ElementTypeError, match=r"sum of column 'v' does not fit bigint.*double"):
+    with pytest.raises(ElementTypeError, match=r"sum of column 'v' does not fit in bigint.*double"):
         aggregated(sum_of("v"), large, Types.LONG())
 
 
@@ -181,7 +181,7 @@ def test_sums_of_whole_numbers_are_exact_or_refused(rows: list[tuple[int, Any]])
     if all(total is None or -(2**63) <= total < 2**63 for total in expected):
         assert aggregated(sum_of("v"), [rows], Types.LONG()) == expected
     else:
-        with pytest.raises(ElementTypeError, match="does not fit bigint"):
+        with pytest.raises(ElementTypeError, match="does not fit in bigint"):
             aggregated(sum_of("v"), [rows], Types.LONG())
 
 
@@ -199,7 +199,7 @@ def test_sums_of_decimals_are_exact_or_refused(rows: list[tuple[int, Any]], scal
         found = [None if t is None else int(t.scaleb(scale, context)) for t in totals]
         assert found == expected
     else:
-        with pytest.raises(ElementTypeError, match=rf"does not fit decimal\(38,{scale}\)"):
+        with pytest.raises(ElementTypeError, match=rf"does not fit in decimal\(38,{scale}\)"):
             aggregated(sum_of("v"), [decimals], type_)
 
 
@@ -219,8 +219,8 @@ def test_moments_of_infinite_numbers(aggregate: Aggregate) -> None:
 @pytest.mark.parametrize(
     ("aggregate", "types", "problem"),
     [
-        (sum_of("v"), (Types.STRING(),), "holds no numbers"),
-        (mean_of("v"), (Types.SQL_DATE(),), "holds no numbers"),
+        (sum_of("v"), (Types.STRING(),), "does not contain numbers"),
+        (mean_of("v"), (Types.SQL_DATE(),), "does not contain numbers"),
         (min_of("v"), (Types.LIST(Types.LONG()),), "no order"),
         (last_of("v", by="t"), (Types.LONG(), Types.LIST(Types.LONG())), "by='t'.*no order"),
     ],

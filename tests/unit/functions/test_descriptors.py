@@ -148,7 +148,11 @@ def test_aliases_name_fields_at_any_depth():
 @pytest.mark.parametrize(
     ("type_", "options", "message"),
     [
-        (User, {"aliases": {"nome": "login"}}, r"'nome', which is no field.*did you mean 'name'"),
+        (
+            User,
+            {"aliases": {"nome": "login"}},
+            r"'nome', which is not a field.*did you mean 'name'",
+        ),
         (User, {"aliases": {"clicks.zzzzzz": "n"}}, r"did you mean|its fields: name, "),
         (int, {"aliases": {"n": "m"}}, "its fields: none"),
         (Clicks, {"aliases": {"clicks": "seen"}}, "itself a field"),
@@ -160,7 +164,11 @@ def test_aliases_name_fields_at_any_depth():
         (int, {"migrate": 5}, "callable of one value, got 5"),
         (int, {"migrate": add}, "callable of one value"),
         (int, {"migrate_from": str}, "give both"),
-        (int, {"migrate": double, "migrate_from": Types.LONG()}, "the very type it has now"),
+        (
+            int,
+            {"migrate": double, "migrate_from": Types.LONG()},
+            "the same type as the current one",
+        ),
         (Clicks, {"migrate": double, "aliases": {"clicks": "n"}}, "replaces all other rules"),
     ],
 )

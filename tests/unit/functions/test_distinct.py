@@ -96,5 +96,5 @@ SKETCH = "01750500026c0e00"
 
 @pytest.mark.parametrize("type_", [Types.LIST(Types.LONG()), Types.PICKLED_BYTE_ARRAY()], ids=str)
 def test_types_that_cannot_be_counted(type_: TypeInfo) -> None:
-    with pytest.raises(PlanError, match=r"distinct values of type .* cannot be counted"):
+    with pytest.raises(PlanError, match=r"cannot count distinct values of type"):
         DISTINCT.types(type_)

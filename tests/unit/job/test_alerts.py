@@ -168,7 +168,7 @@ def test_a_lost_job_is_told_and_one_that_was_over_long_ago_is_not(
     alert = watch(driver, receiver).look()
     assert alert is not None
     assert (alert.event, alert.state) == ("lost", "LOST")
-    assert "Start it again" in alert.text
+    assert "Start the job again" in alert.text
     assert watch(late, receiver).look() is None
     assert receiver.events == ["lost"]
 
@@ -219,12 +219,12 @@ def test_what_cannot_be_read_is_logged_once(
     driver.storage.put("status.json", b"{")
     for _ in range(3):
         assert watching.look() is None
-    assert caplog.text.count("cannot be watched") == 1
+    assert caplog.text.count("cannot watch") == 1
     driver.storage.delete("status.json")
     assert watching.look() is None
     driver.storage.put("status.json", b"{")
     watching.look()
-    assert caplog.text.count("cannot be watched") == 2
+    assert caplog.text.count("cannot watch") == 2
 
 
 def test_watching_looks_a_last_time(driver: Driver, receiver: Receiver) -> None:
@@ -242,4 +242,4 @@ def test_with_a_damaged_record_it_is_rather_told_twice(
     for _ in range(2):
         watch(driver, receiver).look()
     assert receiver.events == ["failed", "failed"]
-    assert "what was told last is not known" in caplog.text
+    assert "cannot read which alerts were sent" in caplog.text

@@ -37,7 +37,7 @@ def test_a_server_with_a_problem_is_asked_again(receiver: Receiver) -> None:
     [
         ([500, 502, 503], 3, r"127\.0\.0\.1 answered 503"),
         ([404], 1, "answered 404"),
-        ([302], 1, "answered 302, a redirect: give the address that it leads to"),
+        ([302], 1, "answered 302, a redirect: use the URL that it redirects to"),
     ],
 )
 def test_a_server_that_refuses(
@@ -57,7 +57,7 @@ def test_a_server_that_is_not_there_is_logged_once_without_secrets(
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             (problem,) = hooks.call("failed", "orders", "job 'orders' is FAILED", b"{}")
-    assert "alerts.webhook: 127.0.0.1 cannot be reached: " in problem
+    assert "alerts.webhook: cannot reach 127.0.0.1: " in problem
     assert caplog.text.count("alert not delivered (job 'orders' is FAILED)") == 1
     assert "s3cr3t" not in caplog.text and "t0ken" not in caplog.text
 
@@ -100,14 +100,16 @@ def test_a_command_that_fails(
 def test_a_command_that_is_gone_hinders_no_other_hook(tmp_path: Path, receiver: Receiver) -> None:
     settings = AlertSettings(command=str(tmp_path / "gone"), webhook=receiver.address)
     (problem,) = Hooks(settings).call("failed", "orders", "text", b'{"event": "failed"}')
-    assert problem == f"alerts.command: '{tmp_path}/gone' cannot be run: No such file or directory"
+    assert problem == f"alerts.command: cannot run '{tmp_path}/gone': No such file or directory"
     assert receiver.events == ["failed"]
 
 
 def test_a_command_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     for command in (tmp_path / "gone", tmp_path / "plain", "no-such-program-anywhere"):
-        with pytest.raises(ConfigurationError, match=r"alerts\.command: there is no program"):
+        with pytest.raises(
+            ConfigurationError, match=r"alerts\.command: there is no executable program"
+        ):
             check_command(AlertSettings(command=str(command)))
     check_command(AlertSettings(command="sh -c true"))
     check_command(AlertSettings())

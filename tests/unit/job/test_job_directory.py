@@ -34,7 +34,7 @@ def test_a_directory_of_another_job_is_refused_before_anything_is_written() -> N
     storage = memory()
     JobDirectory(storage, "one").open()
     before = {path: storage.get(path) for path in storage.list()}
-    with pytest.raises(ConfigurationError, match=r"belongs to the job 'one', not to 'two'"):
+    with pytest.raises(ConfigurationError, match=r"belongs to job 'one', not to 'two'"):
         JobDirectory(storage, "two").open()
     assert {path: storage.get(path) for path in storage.list()} == before
 
@@ -145,7 +145,7 @@ def test_a_damaged_status_says_what_to_do() -> None:
     directory = JobDirectory(memory(), "job")
     for junk in (b"", b"[]", b'{"format": 1}', b'{"format": 1, "state": "\xff"}'):
         directory.storage.put("status.json", junk)
-        with pytest.raises(CorruptFileError, match="delete this file"):
+        with pytest.raises(CorruptFileError, match="delete the file"):
             directory.status()
     directory.storage.put("status.json", b'{"format": 2}')
     with pytest.raises(FormatVersionError, match="version 2"):

@@ -65,5 +65,5 @@ def test_a_damaged_batch_is_named(tmp_path, inbox):
 
 @pytest.mark.parametrize("data", [b"", b"turnback letter 1\n\x93", b"x" * 9])
 def test_what_is_no_letter(data):
-    with pytest.raises(ConfigurationError, match="is no dead letter"):
+    with pytest.raises(ConfigurationError, match="is not a dead letter"):
         decode_letter(data)

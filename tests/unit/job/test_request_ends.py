@@ -77,7 +77,7 @@ def test_decisions_go_with_their_requests(storage, requests, caplog) -> None:
     requests.prune(1)
     assert {p.split("/")[1].split(".")[0] for p in storage.list("ops")} == set(ids[1:])
     assert f"ops/{ids[2]}.decision-7.json" in storage.list("ops")
-    assert "is no request" not in caplog.text
+    assert "is not a request" not in caplog.text
 
 
 # -- who answers

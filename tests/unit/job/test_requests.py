@@ -143,13 +143,13 @@ def test_no_id_leads_anywhere_else(requests, storage, bad: str) -> None:
         ({"target": "here"}, "is relative"),
         ({"target": "/a/../b"}, r"'\.\.'"),
         ({"target": "s3://b/../../c"}, r"'\.\.'"),
-        ({"target": "/a\0"}, "cannot be printed"),
-        ({"label": "two\nlines"}, "cannot be printed"),
+        ({"target": "/a\0"}, "not printable"),
+        ({"label": "two\nlines"}, "not printable"),
         ({"label": "x" * 201}, "1 to 200 characters"),
         ({"label": " "}, "1 to 200 characters"),
-        ({"drain": True}, "only a stop"),
-        ({"kind": RequestKind.CANCEL, "target": "/a"}, "ask for a savepoint"),
-        ({"kind": RequestKind.CANCEL, "drain": True}, "only a stop"),
+        ({"drain": True}, "only stop"),
+        ({"kind": RequestKind.CANCEL, "target": "/a"}, "request a savepoint"),
+        ({"kind": RequestKind.CANCEL, "drain": True}, "only stop"),
     ],
 )
 def test_what_makes_no_sense_is_not_submitted(requests, storage, options, message) -> None:
@@ -281,20 +281,18 @@ class Scripted(ManualClock):
             self.steps.pop(0)()
 
 
-def test_waiting_sees_progress_and_the_result(storage, clock, requests) -> None:
+def test_waiting_goes_on_until_there_is_a_result(storage, clock, requests) -> None:
     (id_,) = ask(requests)
     waiter = Requests(
         storage,
         Scripted(
             lambda: requests.report(id_, RequestProgress(1, 2, 10, 0)),
             lambda: None,
-            lambda: requests.report(id_, RequestProgress(2, 2, 20, 0)),
             lambda: requests.finish(id_, RequestOutcome(DONE, path="/sp")),
         ),
     )
-    seen: list[RequestProgress] = []
-    assert waiter.wait(id_, None, seen.append).path == "/sp"
-    assert [progress.done for progress in seen] == [1, 2]
+    assert waiter.wait(id_).path == "/sp"
+    assert waiter.progress(id_) == RequestProgress(1, 2, 10, 0)
 
 
 def test_waiting_has_an_end(requests, clock) -> None:

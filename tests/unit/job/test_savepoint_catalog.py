@@ -96,7 +96,7 @@ def test_a_bad_record_is_left_out_but_never_guessed_around(data, error, caplog) 
     assert catalog.list() == [entry("a", 1)]
     assert "savepoints/bad.json" in caplog.text
     for action in (catalog.latest, lambda: catalog.latest(10)):
-        with pytest.raises(error, match=r"savepoints/bad.json.*name one by its directory"):
+        with pytest.raises(error, match=r"savepoints/bad.json.*specify one by its directory"):
             action()
     catalog.forget("bad")
     assert catalog.latest().id == "a"

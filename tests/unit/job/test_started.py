@@ -92,6 +92,6 @@ def test_a_job_keeps_each_script_once(tmp_path: Path, script: Path) -> None:
 
 def test_a_label_has_no_spaces(tmp_path: Path) -> None:
     requests = Requests(JobDirectory.locate(str(tmp_path), "job").storage)
-    with pytest.raises(ConfigurationError, match="write 'launch-day', and say more in a note"):
+    with pytest.raises(ConfigurationError, match="use 'launch-day', and put more text in a note"):
         requests.submit(RequestSpec(RequestKind.SAVEPOINT, label="launch  day"))
     assert requests.ids() == []

@@ -62,11 +62,11 @@ def waiting(records: int | None, **more: Any) -> dict[str, Lag]:
         (status(epoch=41, since_ms=600_001), "epoch 41 has been running for 10 min"),
         (
             status(since_ms=600_001, lag=waiting(1200)),
-            "no epoch for 10 min although records wait: 1,200 of source 'events'",
+            "no epoch for 10 min although records are waiting: 1,200 of source 'events'",
         ),
         (
             status(since_ms=90_000, asked_ms=60_001),
-            "Spark has not answered for 1 min",
+            "Spark has not responded for 1 min",
         ),
         (status(since_ms=0, uncovered_ms=900_001), "no checkpoint for 15 min"),
         (
@@ -75,7 +75,7 @@ def waiting(records: int | None, **more: Any) -> dict[str, Lag]:
                 under_way=(CheckpointInProgress(41, "periodic", ago(720_000)),),
             ),
             "epoch 42 has been running for 14 min; "
-            "no checkpoint for 16 min (that of epoch 41 has been under way for 12 min)",
+            "no checkpoint for 16 min (the checkpoint of epoch 41 has been in progress for 12 min)",
         ),
         (
             status(since_ms=0, lag=waiting(5000, growing_ms=1_800_000)),
@@ -166,7 +166,7 @@ def test_a_long_restore_is_no_stall_as_long_as_it_gets_on(state: JobState) -> No
 
     assert stall_of(restoring(600_000), NOW) is None
     assert stall_of(restoring(600_001), NOW) == Stall(
-        "filling local stores has stood at 40 % for 10 min"
+        "filling local stores has been stuck at 40 % for 10 min"
     )
 
 

@@ -48,4 +48,4 @@ def test_where_nothing_can_be_written_it_says_so(
 ) -> None:
     (tmp_path / "cache").write_text("no directory")
     assert main() == 1
-    assert "cannot be written to" in capsys.readouterr().out
+    assert "cannot write to" in capsys.readouterr().out

@@ -100,7 +100,7 @@ def test_one_that_cannot_be_started_is_told_once(
     watch = SupervisorWatch(run)
     for _ in range(3):
         assert watch.check() is None
-    assert caplog.text.count("no supervisor could be started") == 1
+    assert caplog.text.count("cannot start a supervisor") == 1
 
 
 def driver(run: RunDirectory, tmp_path: Path, script: str, *arguments: str):

@@ -43,14 +43,14 @@ def test_a_start_that_fails_while_the_job_is_restarted_is_one_more_failure(
     run = ended(launches.start("dies once, then no start", *MANY))
     assert status(launches).state is JobState.FINISHED
     assert (lives(launches), run.running(), run.error()) == (3, 3, None)
-    assert says(run, "ended with exit status 1: no start this time; it is started again")
+    assert says(run, "ended with exit status 1: no start this time; restarting it in")
 
 
 def test_starts_that_fail_again_and_again_use_up_the_restart_strategy(launches: Launches) -> None:
     run = ended(launches.start("dies once, then no start ever", "50 ms", "3"))
     assert lives(launches) == 4
     assert status(launches).state is JobState.FAILED
-    assert "no start at all, and the restart strategy allows no other start" in (
+    assert "no start at all, and the restart strategy does not allow another restart" in (
         status(launches).cause
     )
     assert run.error().kind == "JobFailedError"
@@ -82,7 +82,7 @@ def test_a_job_that_another_driver_has_taken_is_left_to_it(launches: Launches) -
 
 def test_a_job_that_another_driver_runs_is_not_declared_failed(launches: Launches) -> None:
     run = launches.start("dies once, then wrong", "3 s", "20")
-    until(lambda: says(run, "it is started again"))
+    until(lambda: says(run, "restarting it in"))
     directory = JobDirectory.locate(launches.root, "job")
     directory.write_status(JobState.RUNNING, "another", StatusUpdate(attempt=9))
     ended(run)
@@ -93,12 +93,12 @@ def test_a_program_that_ends_well_after_losing_spark_is_started_again(launches: 
     run = ended(launches.start("loses Spark once and ends well"))
     assert lives(launches) == 2
     assert status(launches).state is JobState.FINISHED
-    assert says(run, "Spark's JVM is gone; it is started again")
+    assert says(run, "Spark's JVM is gone; restarting it in")
 
 
 def test_files_of_the_launch_that_are_damaged_do_not_stop_it(launches: Launches) -> None:
     run = launches.start("dies once", "3 s")
-    until(lambda: says(run, "it is started again"))
+    until(lambda: says(run, "restarting it in"))
     for name in ("launch.json", "running.json", "job.json", "error.json", "driver.json"):
         (run.path / name).write_bytes(b'{"name": "\xff"')
     ended(run)
@@ -113,7 +113,7 @@ def test_a_status_that_is_damaged_does_not_stop_it(launches: Launches) -> None:
     path.write_text("{damaged")
     launches.kill(run.driver())
     until(lambda: run.running() == 2)
-    assert says(run, "cannot be read")
+    assert says(run, "cannot read")
 
 
 def test_a_process_that_cannot_be_started_is_one_more_failure(
@@ -123,7 +123,7 @@ def test_a_process_that_cannot_be_started_is_one_more_failure(
     place.mkdir()
     run = launches.prepare("dies once", "1 s", "20", directory=str(place))
     run.start_supervisor()
-    until(lambda: says(run, "it is started again"))
+    until(lambda: says(run, "restarting it in"))
     place.rmdir()
     until(lambda: says(run, "the driver could not be started: "))
     place.mkdir()

@@ -211,7 +211,7 @@ def test_a_detached_start_waits_for_the_first_epoch(turnback, tmp_path: Path, nu
     try:
         if number == -1:
             assert done.returncode == 1
-            assert "job 'numbers' has failed before its first epoch; it is started again" in (
+            assert "job 'numbers' failed before its first epoch; it is being restarted" in (
                 done.stderr
             )
             assert "ValueError: -1 is negative" in done.stderr

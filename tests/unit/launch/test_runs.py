@@ -69,7 +69,7 @@ def test_only_launches_that_are_over_are_removed(launches: Launches, tmp_path: P
     (launches.runs.root / "link").symlink_to(alive.path)
     assert launches.runs.finished(str(launches.root)) == ([over.path], [])
     for path in (alive.path, tmp_path, launches.runs.root / "link"):
-        with pytest.raises(ConfigurationError, match="over"):
+        with pytest.raises(ConfigurationError, match="has ended"):
             launches.runs.remove(path)
     launches.runs.remove(over.path)
     assert not over.path.exists()

@@ -41,7 +41,7 @@ def test_a_driver_that_is_killed_is_started_again(launches: Launches) -> None:
     assert run.running() == 2
     assert state(launches) is JobState.FINISHED
     log = run.log.read_text()
-    assert "life 1\nturnback: the driver was killed by signal 9; it is started again" in log
+    assert "life 1\nturnback: the driver was killed by signal 9; restarting it in" in log
     assert "life 2\n" in log
 
 
@@ -81,7 +81,7 @@ def test_a_driver_that_is_killed_before_it_has_a_job_is_told(launches: Launches)
 
 def test_a_cancel_that_comes_while_no_driver_lives_is_honoured(launches: Launches) -> None:
     run = launches.start("dies once", "60 s")
-    until(lambda: "started again in 1 min" in run.log.read_text() if run.log.exists() else False)
+    until(lambda: "restarting it in 1 min" in run.log.read_text() if run.log.exists() else False)
     requests = Requests(JobDirectory.locate(launches.root, "job").storage)
     asked = requests.submit(RequestSpec(RequestKind.CANCEL))
     ended(run)
@@ -165,6 +165,6 @@ def test_a_launch_that_is_over_is_not_begun_again(launches: Launches) -> None:
 def test_an_older_drivers_last_words_are_not_taken_for_this_ones(launches: Launches) -> None:
     ended(launches.start("finishes"))
     run = ended(launches.start("dies once before it says anything"))
-    assert "started again" in run.log.read_text()
+    assert "restarting it in" in run.log.read_text()
     assert run.running() == 3
     assert state(launches) is JobState.FINISHED

@@ -62,12 +62,12 @@ def test_what_is_piped_in(tmp_path):
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", "{}", '{"data": 1}', '{"data": "AAAA"}', '"%"'])
 def test_what_is_no_letter(text):
-    with pytest.raises(ConfigurationError, match="what was piped in, row 2 is no dead letter"):
+    with pytest.raises(ConfigurationError, match="standard input, row 2 is not a dead letter"):
         read("-", piped=lines(LETTERS[:1]) + text)
 
 
 def test_places_that_cannot_be_read(tmp_path):
-    with pytest.raises(NotFoundError, match="there is nothing at"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         read(tmp_path / "missing")
     (tmp_path / "letters.orc").write_text("")
     with pytest.raises(ConfigurationError, match=r"end in .json, .jsonl, .ndjson, .parquet or"):

@@ -22,7 +22,7 @@ from turnback.snapshot.snapshot import Snapshot
 def test_promised_files_and_those_left_behind(place):
     place.die()
     promised, left = list_transactions(place.job)
-    assert (promised.sink, promised.kind, promised.state) == ("out", "file", "promised")
+    assert (promised.sink, promised.kind, promised.state) == ("out", "file", "in doubt")
     assert (promised.epoch, promised.rows, promised.problem) == (2, 2, None)
     assert promised.what.startswith("part-0000000002-00000-7-")
     assert promised.bytes == Path(promised.path).stat().st_size > 0
@@ -76,7 +76,7 @@ def test_an_older_checkpoint_that_had_promised_the_same_is_refused_after_an_abor
 def test_a_paused_driver_is_fenced_out(place, action):
     place.die()
     settle(place.job, action)
-    with pytest.raises(FencedError, match="may commit nothing any more"):
+    with pytest.raises(FencedError, match="can no longer commit, because"):
         place.job.checkpoint(STATE)
     with pytest.raises(FencedError):
         place.log.check_fence()
@@ -88,7 +88,7 @@ def test_a_job_that_would_go_on_from_something_else_still_does(place, started):
     place.job.attempt(**started)  # and dies before its first checkpoint
     before = resume_point(place.log, place.directory)
     assert before is None or before.snapshot == "file:///sp"
-    assert {row.state for row in list_transactions(place.job)} == {"left behind"}
+    assert {row.state for row in list_transactions(place.job)} == {"orphaned"}
     done = settle(place.job, Action.COMMIT)
     assert (done.checkpoint, done.transactions) == (None, {})
     assert place.visible() == [1]
@@ -132,7 +132,7 @@ def test_a_record_of_the_commit_that_was_lost(place):
     committer = place.sinks["out"].committer(place.context(1)("out"))
     committer.commit(place.promising.transactions["out"])
     (row, _) = list_transactions(place.job)
-    assert row.problem == "published already, only the record of it is missing"
+    assert row.problem == "already published, but not recorded"
     settle(place.job, Action.COMMIT)
     assert place.visible() == [1, 2]
 
@@ -143,7 +143,7 @@ def test_a_file_that_its_reader_has_taken(place):
     committer.commit(place.promising.transactions["out"])
     next(place.out.glob("*-0000000002-*.json")).unlink()
     (row, _) = list_transactions(place.job)
-    assert row.problem.startswith("published already and taken away by its reader")
+    assert row.problem.startswith("already published and removed by its reader")
     settle(place.job, Action.COMMIT)
     assert list_transactions(place.job) == []
     place.start_again()
@@ -172,12 +172,12 @@ def test_output_that_was_handed_over_can_only_be_rolled_back(place):
     owned = CommitterContext(
         "likes", place.job.info.job_id, "out", 1, job_directory=place.directory.storage.uri
     )
-    place.sinks["out"].claim(owned)
+    place.sinks["out"].acquire_target(owned)
     with pytest.raises(ConfigurationError, match="turnback transactions commit likes"):
-        place.sinks["out"].claim(taker)
+        place.sinks["out"].acquire_target(taker)
     hidden = place.out / ".turnback" / "likes"
     hidden.rename(place.out / "aside")  # as if the job had still been running
-    place.sinks["out"].claim(taker)
+    place.sinks["out"].acquire_target(taker)
     (place.out / "aside").rename(hidden)
     with pytest.raises(SinkError, match="belongs to job 'other'"):
         settle(place.job, Action.COMMIT)
@@ -192,7 +192,9 @@ def test_a_file_that_somebody_has_removed(place):
     Path(row.path).unlink()
     (row, _) = list_transactions(place.job)
     assert "neither" in row.problem
-    with pytest.raises(SinkError, match=r"rows of epoch 2 are lost.*do it again, or start the job"):
+    with pytest.raises(
+        SinkError, match=r"rows of epoch 2 are lost.*run the command again, or start the job"
+    ):
         settle(place.job, Action.COMMIT)
     assert place.log.committed() < place.promising.number
     settle(place.job, Action.ABORT)

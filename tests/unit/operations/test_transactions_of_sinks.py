@@ -68,14 +68,14 @@ def rows_of(place, sink):
 def test_staged_output_is_listed_and_settled_without_the_program(place, ledger):
     place.die()
     promised, published, left = rows_of(place, "ledger")
-    assert (published.state, published.epoch) == ("left behind", 1)  # only its files are left
+    assert (published.state, published.epoch) == ("orphaned", 1)  # only its files are left
     assert (promised.kind, promised.state, promised.epoch, promised.rows) == (
-        "write-ahead", "promised", 2, 2,
+        "write-ahead", "in doubt", 2, 2,
     )  # fmt: skip
     assert promised.what == "output of task 0, attempt 1"
     assert promised.bytes > 0
     assert promised.problem is None
-    assert (left.kind, left.state, left.epoch) == ("rebuildable", "left behind", 3)
+    assert (left.kind, left.state, left.epoch) == ("rebuildable", "orphaned", 3)
     assert left.path.startswith("sinks/ledger/staged/1/0000000003-00000-7-")
     settle(place.job, Action.COMMIT)
     assert ledger.likes() == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
@@ -107,8 +107,8 @@ def test_what_holds_others_up_is_said(place, tmp_path):
     place.sinks["broker"] = Broker(tmp_path / "broker")
     place.die()
     promised, left = rows_of(place, "broker")
-    assert (promised.what, promised.state, promised.waiting) == ("'1-2'", "promised", None)
-    assert (left.what, left.state) == ("open: '1-3'", "left behind")
+    assert (promised.what, promised.state, promised.waiting) == ("'1-2'", "in doubt", None)
+    assert (left.what, left.state) == ("open: '1-3'", "orphaned")
     assert left.waiting == "readers of topic likes"
     settle(place.job, Action.COMMIT)
     assert place.sinks["broker"].names() == ["1-1.committed", "1-2.committed"]
@@ -147,7 +147,9 @@ def test_a_sink_that_cannot_be_opened_holds_up_no_other(place, ledger, monkeypat
         raise ConnectionError("no route")
 
     monkeypatch.setattr(LedgerSink, "open", closed)
-    with pytest.raises(SinkError, match=r"Rebuildable.open failed.*no route.*do it again"):
+    with pytest.raises(
+        SinkError, match=r"Rebuildable.open failed.*no route.*run the command again"
+    ):
         settle(place.job, Action.COMMIT)
     assert place.visible() == [1, 2]
     monkeypatch.setattr(LedgerSink, "open", opened)

@@ -44,7 +44,9 @@ def test_a_live_driver_settles_its_transactions_itself(place, force):
 def test_a_driver_elsewhere_may_be_alive(place):
     place.die()
     say(place, JobState.RUNNING, machine="another", host="far")
-    with pytest.raises(JobInUseError, match="on far, and whether that still runs"):
+    with pytest.raises(
+        JobInUseError, match="on far, and it is unknown from here whether that is still running"
+    ):
         settle(place.job, Action.COMMIT)
     assert place.visible() == [1]
     settle(place.job, Action.COMMIT, force=True)
@@ -64,7 +66,7 @@ def test_a_supervisor_may_start_it_again(place):
     running = StatusUpdate(attempt=1, supervisor=ProcessId.current())
     place.directory.write_status(JobState.RUNNING, place.job.info.job_id, running)
     say(place, JobState.RUNNING, started="long ago")
-    with pytest.raises(JobInUseError, match="its supervisor is about to start it again"):
+    with pytest.raises(JobInUseError, match="its supervisor is about to restart it"):
         settle(place.job, Action.COMMIT)
     settle(place.job, Action.COMMIT, force=True)
 
@@ -84,7 +86,7 @@ def test_a_job_that_was_never_started(tmp_path):
 def test_a_sink_that_only_the_program_can_make(place, tmp_path, action):
     ledger = place.sinks["ledger"] = Ledger(tmp_path / "ledger")
     place.die()
-    rows = {row.sink: row for row in list_transactions(place.job) if row.state == "promised"}
+    rows = {row.sink: row for row in list_transactions(place.job) if row.state == "in doubt"}
     assert (rows["ledger"].kind, rows["ledger"].what) == (
         "two-phase", "transaction of a Ledger sink",
     )  # fmt: skip
@@ -103,7 +105,9 @@ def test_one_sink_that_fails_holds_up_no_other_and_can_be_told_again(place, tmp_
     place.sinks = dict(sorted(place.sinks.items()))
     place.die()
     ledger.broken = True
-    with pytest.raises(SinkError, match=r"sink 'a ledger'.*the ledger is closed.*do it again"):
+    with pytest.raises(
+        SinkError, match=r"sink 'a ledger'.*the ledger is closed.*run the command again"
+    ):
         settle(place.job, Action.COMMIT, {"a ledger": ledger})
     assert place.visible() == [1, 2]
     assert place.log.committed() < place.promising.number
@@ -117,7 +121,7 @@ def test_what_is_aborted_is_never_committed_even_if_that_fails(place, tmp_path):
     ledger = place.sinks["ledger"] = Ledger(tmp_path / "ledger")
     place.die()
     ledger.broken = True
-    with pytest.raises(SinkError, match=r"the ledger is closed.*dropped for good"):
+    with pytest.raises(SinkError, match=r"the ledger is closed.*permanently dropped"):
         settle(place.job, Action.ABORT, {"ledger": ledger})
     ledger.broken = False
     place.start_again()
@@ -127,7 +131,7 @@ def test_what_is_aborted_is_never_committed_even_if_that_fails(place, tmp_path):
 def test_sinks_that_end_in_the_driver(place, capsys):
     place.sinks |= {"print": PrintSink("p"), "collect": CollectSink(), "none": DiscardSink()}
     place.die()
-    rows = {row.sink: row for row in list_transactions(place.job) if row.state == "promised"}
+    rows = {row.sink: row for row in list_transactions(place.job) if row.state == "in doubt"}
     assert {row.kind for row in rows.values()} == {"file", "print", "collect", "discard"}
     assert rows["print"].epoch == 2
     capsys.readouterr()
@@ -145,7 +149,7 @@ def test_a_sink_that_was_not_recorded(place):
     place.die()
     place.job.storage.delete("sinks/out/sink.json")
     (row,) = list_transactions(place.job)
-    assert row.problem == "where it is staged is not recorded"
+    assert row.problem == "its staging location is not recorded"
     with pytest.raises(ConfigurationError, match="sinks 'out', which only its program"):
         settle(place.job, Action.COMMIT)
     settle(place.job, Action.COMMIT, place.sinks)
@@ -174,16 +178,16 @@ def test_a_transaction_that_cannot_be_read(place):
     place.job.checkpoint(STATE, transactions={"out": (b"rubbish",)})
     (row,) = list_transactions(place.job)
     assert (row.kind, row.bytes) == ("unknown", 7)
-    assert "cannot be read" in row.problem
+    assert "cannot read" in row.problem
     (place.out).mkdir()
-    with pytest.raises(SinkError, match="cannot be read"):
+    with pytest.raises(SinkError, match="cannot read"):
         settle(place.job, Action.COMMIT)
 
 
 def test_a_directory_that_is_not_on_this_machine(place, tmp_path):
     place.die()
     place.out.rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match="out, which is not on this machine"):
+    with pytest.raises(ConfigurationError, match="out, which does not exist on this machine"):
         settle(place.job, Action.COMMIT)
     assert not place.out.exists()
 
@@ -233,6 +237,6 @@ def test_a_job_that_is_started_afresh_meanwhile(place, monkeypatch):
         return usable(*args)
 
     monkeypatch.setattr(transactions, "_usable_sinks", renewed)
-    with pytest.raises(ConfigurationError, match="was started afresh just now"):
+    with pytest.raises(ConfigurationError, match="has just been started fresh"):
         settle(place.job, Action.COMMIT)
     assert len(place.staged()) == 2

@@ -211,5 +211,8 @@ def test_everything_is_read_if_anyone_may_need_it() -> None:
 
 
 def test_columns_that_are_not_there() -> None:
-    with pytest.raises(PlanError, match=r"'r0'.*reads the column 'x'; there are \['a', 'b', 'c'"):
+    with pytest.raises(
+        PlanError,
+        match=r"'r0'.*reads the column 'x', which does not exist; the columns are \['a', 'b', 'c'",
+    ):
         read(keyed(Batches(["a", "x"]), "a"))

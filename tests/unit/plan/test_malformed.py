@@ -35,11 +35,11 @@ def files(env: StreamExecutionEnvironment, path: Path, format: str = "json", **h
         ({"on_malformed": 1}, "takes one of 'fail', 'skip', 'dead_letter', got 1"),
         ({"format": "parquet", "on_malformed": "skip"}, "nothing is parsed in parquet files"),
         ({"format": "text", "on_malformed": "dead_letter"}, "'dead_letter' is for csv and json"),
-        ({"MODE": "DROPMALFORMED", "on_malformed": "skip"}, "MODE says as well"),
-        ({"columnNameOfCorruptRecord": "c", "on_malformed": "fail"}, "leave out on_malformed"),
+        ({"MODE": "DROPMALFORMED", "on_malformed": "skip"}, "MODE also defines"),
+        ({"columnNameOfCorruptRecord": "c", "on_malformed": "fail"}, "or on_malformed"),
         (
             {"schema": "k string, _corrupt_record string", "on_malformed": "skip"},
-            "_corrupt_record says as well",
+            "_corrupt_record also defines",
         ),
     ],
 )
@@ -57,7 +57,7 @@ def test_what_from_files_does_if_nothing_is_said(env, tmp_path):
 
 def test_malformed_records_have_to_be_read(env, tmp_path):
     files(env, tmp_path, on_malformed="dead_letter").sink_to(CollectSink()).uid("out")
-    with pytest.raises(PlanError, match=r"nobody reads its dead letters; .*on_malformed=.skip"):
+    with pytest.raises(PlanError, match=r"nothing reads its dead letters; .*on_malformed=.skip"):
         env.plan()
 
 
@@ -65,7 +65,7 @@ def test_malformed_records_have_to_be_read(env, tmp_path):
 def test_malformed_records_have_to_be_there(env, tmp_path, policy):
     stream = files(env, tmp_path, on_malformed=policy)
     stream.dead_letters().sink_to(CollectSink()).uid("out")
-    with pytest.raises(PlanError, match=r"but it has none; .*on_malformed=.dead_letter"):
+    with pytest.raises(PlanError, match=r"but it produces none; .*on_malformed=.dead_letter"):
         env.plan()
 
 
@@ -73,7 +73,7 @@ def test_an_operator_behind_a_source_has_dead_letters_of_its_own(env, tmp_path):
     events = files(env, tmp_path, on_malformed="dead_letter")
     events.dead_letters().sink_to(CollectSink()).uid("malformed")
     events.filter(bool).name("f").dead_letters().sink_to(CollectSink()).uid("out")
-    with pytest.raises(PlanError, match=r"\(f\) are read, but it has none; call on_error"):
+    with pytest.raises(PlanError, match=r"\(f\) are read, but it produces none; call on_error"):
         env.plan()
 
 
@@ -97,7 +97,7 @@ def test_the_policy_of_records():
             ignoring.malformed_policy(policy)
     texts = kafka(SimpleStringSchema())
     assert texts.malformed_policy("fail") is None
-    with pytest.raises(PlanError, match="values are given as they are, so none is malformed"):
+    with pytest.raises(PlanError, match="values are not parsed, so none is malformed"):
         texts.malformed_policy("skip")
     with pytest.raises(PlanError, match="from_source: on_malformed takes one of"):
         source.malformed_policy("drop")
@@ -105,14 +105,14 @@ def test_the_policy_of_records():
 
 def test_an_error_shows_the_beginning_of_a_record():
     error = malformed_error("events", "file:///in/a%20b.json", "x" * 300)
-    assert f": /in/a b.json: '{'x' * 200}...'. Mend" in str(error)
+    assert f": /in/a b.json: '{'x' * 200}...'. Fix" in str(error)
 
 
 def test_an_error_of_spark_is_told_with_its_source():
     body = msgspec.json.encode({"uid": "events", "place": "topic t", "text": "ä{"}).hex().upper()
     told = malformed_record(ValueError(f"at x\n<<turnback malformed {body} demroflam>>\nat y"))
     assert isinstance(told, MalformedRecordError)
-    assert "source 'events': a record does not fit its schema: topic t: 'ä{'" in str(told)
+    assert "source 'events': a record does not match its schema: topic t: 'ä{'" in str(told)
     assert malformed_record(ValueError("something else")) is None
 
 

@@ -134,7 +134,7 @@ def test_declared_state_without_a_key(env, stream):
             return value
 
     collected(stream.map(Double(), SCHEMA).uid("it"), "out")
-    with pytest.raises(PlanError, match=r"'it' .*declares the state 'seen'.*no key; put key_by"):
+    with pytest.raises(PlanError, match=r"'it' .*declares the state 'seen'.*no key; call key_by"):
         env.plan()
 
 

@@ -50,7 +50,7 @@ def test_what_is_called_in_a_task(writer_ctx):
     writer.write(posts(("c", 1)))
     assert writer.prepare() is None
     assert sink.calls == ["open", "write 2 by 40 at 3/7", "write 1 by 40 at 3/7", "flush", "close"]
-    with pytest.raises(SinkError, match="prepared or aborted already"):
+    with pytest.raises(SinkError, match="already been prepared or aborted"):
         writer.write(posts(("d", 1)))
 
 

@@ -344,7 +344,7 @@ def test_the_transaction_type_is_required_and_checked(path, writer_ctx, committe
         Unstorable(path).committer(committer_ctx())
     writer = Wrong(path).writer(writer_ctx())
     writer.write(Batch(POSTS, [("a", 1)]))
-    with pytest.raises(SinkError, match="does not fit transaction_type"):
+    with pytest.raises(SinkError, match="does not match transaction_type"):
         writer.prepare()
     assert read(path, "prepared") == []
 
@@ -354,7 +354,7 @@ def test_transactions_of_a_changed_type_and_of_other_sinks(path, writer_ctx, com
         transaction_type = tuple[str, int]
 
     transaction = write(SqliteSink(path), writer_ctx(), ("a", 1))
-    with pytest.raises(SinkError, match=r"does not fit Changed.transaction_type any more"):
+    with pytest.raises(SinkError, match=r"no longer matches Changed.transaction_type"):
         Changed(path).committer(committer_ctx()).recover([transaction])
     with pytest.raises(SinkError, match="'file' sink"):
         SqliteSink(path).committer(committer_ctx()).commit(

@@ -94,9 +94,9 @@ def test_a_time_without_zone_is_local(log) -> None:
     [
         (9, "chk-9 is missing"),
         ("chk-1", "chk-1 is the start of an attempt"),
-        (NOON.isoformat(), "no checkpoint is from before"),
-        ("nonsense", "names no snapshot"),
-        ("chk-3.json", "names no snapshot"),
+        (NOON.isoformat(), "no checkpoint from before"),
+        ("nonsense", "is not a snapshot"),
+        ("chk-3.json", "is not a snapshot"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(log, given, why: str) -> None:

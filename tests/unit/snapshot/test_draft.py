@@ -40,8 +40,8 @@ def test_states_are_found_by_uid_and_name():
     [
         ("cuont", "total", "/sp has no state of an operator 'cuont'; did you mean 'count'?"),
         ("count", "totl", "'count' in /sp has no state 'totl'; did you mean 'total'?"),
-        ("xyz", "total", "there is 'count', 'top'"),
-        ("count", "xyz", "there is 'seen', 'total'"),
+        ("xyz", "total", "available: 'count', 'top'"),
+        ("count", "xyz", "available: 'seen', 'total'"),
         ("likes", "total", "no state of an operator 'likes'"),
     ],
 )
@@ -91,7 +91,7 @@ def test_renaming_a_state():
     made = draft()
     made.rename_state("count", "total", "sum")
     assert made.find("count", "sum")[0].id == ("count", "sum")
-    with pytest.raises(StateError, match="has a state 'seen' already"):
+    with pytest.raises(StateError, match="already has a state 'seen'"):
         made.rename_state("count", "sum", "seen")
     with pytest.raises(PlanError, match="must not be empty"):
         made.rename_state("count", "sum", " ")
@@ -129,7 +129,7 @@ def test_watermarks_of_partitions_belong_to_their_strategy():
 def test_a_uid_that_is_taken_or_not_there():
     made = draft()
     for taken in ("top", "out", "posts"):
-        with pytest.raises(StateError, match=f"has an operator '{taken}' already"):
+        with pytest.raises(StateError, match=f"already has an operator '{taken}'"):
             made.change_uid("count", taken)
     with pytest.raises(StateError, match="did you mean 'likes'"):
         made.change_uid("lieks", "x")
@@ -146,7 +146,7 @@ def test_positions_of_sources():
     made.add_sources({"more": "m"})
     made.drop_sources(["likes", "posts"])
     assert made.sources == {"more": "m"}
-    with pytest.raises(ConfigurationError, match=r"no position of a source 'likes'.*'more'"):
+    with pytest.raises(ConfigurationError, match=r"no position of source 'likes'.*'more'"):
         made.drop_sources(["likes"])
 
 

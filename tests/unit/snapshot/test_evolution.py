@@ -235,7 +235,9 @@ class BadFactory:
 
 
 def test_a_default_that_cannot_be_stored():
-    assert "'paid' is new, and its default does not fit" in refused("n bigint", BadDefault)
+    assert "'paid' is new, but its default does not match its type" in refused(
+        "n bigint", BadDefault
+    )
     assert "ZeroDivisionError" in refused("n bigint", BadFactory)
 
 
@@ -384,7 +386,7 @@ def test_keys_never_change(key):
 def test_map_keys_never_change():
     stored = schema("map", sub="int")
     wanted = MapStateDescriptor("s", int, int, migrate=abs)
-    assert "found by the bytes of their key" in evolve_state(stored, wanted, KEY).reason
+    assert "looked up by the bytes of their key" in evolve_state(stored, wanted, KEY).reason
 
 
 def test_a_type_of_a_newer_version():
@@ -423,4 +425,4 @@ def test_accumulators_are_taken_over_by_what_made_them_only():
     assert taken_over(made_by, None) == Same()
     refusal = taken_over(made_by, {"n": "count()", "total": "max_of(x)"})
     assert isinstance(refusal, Incompatible)
-    assert refusal.reason.startswith("'total' was sum_of(x) and is max_of(x) now")
+    assert refusal.reason.startswith("'total' was sum_of(x) and is now max_of(x)")

@@ -202,7 +202,9 @@ def test_a_job_that_ended_and_deleted_its_checkpoints_has_its_savepoint(job, tmp
 
 
 def test_what_is_not_there_is_named_with_what_is(job, tmp_path):
-    with pytest.raises(CheckpointNotFoundError, match="'likes' has taken no checkpoint since"):
+    with pytest.raises(
+        CheckpointNotFoundError, match="'likes' has not completed a checkpoint since"
+    ):
         get(job, "total", "a")
     job.checkpoint((TOTAL, {"a": 1}))
     with pytest.raises(StateError, match="no state of an operator 'cuont'; did you mean 'count'"):
@@ -211,22 +213,22 @@ def test_what_is_not_there_is_named_with_what_is(job, tmp_path):
         get(job, "totl", "a")
     with pytest.raises(JobNotFoundError, match=r"no job 'like' in .*; did you mean 'likes'"):
         look_up("like", "count", "total", "a", root=job.root)
-    with pytest.raises(JobNotFoundError, match="there is none"):
+    with pytest.raises(JobNotFoundError, match="available jobs: none"):
         look_up("like", "count", "total", "a", root=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"key": 5}, "total.*5 is no key of type string"),
-        ({"key": None}, "None is no key of type string"),
-        ({"key": ["a"]}, "no key of type string"),
-        ({"limit": 0}, "at least 1 entry"),
-        ({"limit": True}, "at least 1 entry"),
-        ({"limit": "9"}, "at least 1 entry"),
-        ({"after": "7"}, "'7' is no cursor"),
-        ({"after": 7}, "7 is no cursor"),
-        ({"after": "1.abc"}, "no cursor"),
+        ({"key": 5}, "total.*5 is not a key of type string"),
+        ({"key": None}, "None is not a key of type string"),
+        ({"key": ["a"]}, "not a key of type string"),
+        ({"limit": 0}, "at least 1"),
+        ({"limit": True}, "at least 1"),
+        ({"limit": "9"}, "at least 1"),
+        ({"after": "7"}, "invalid cursor '7'"),
+        ({"after": 7}, "invalid cursor 7"),
+        ({"after": "1.abc"}, "invalid cursor"),
         ({"root": 5}, "root"),
         ({"job": 5}, "job"),
     ],

@@ -118,7 +118,7 @@ def test_everything_is_new(plan):
     report = check(plan, snapshot(sources=()))
     assert report.ok
     assert {r.verdict for r in report.rows} == {Verdict.NEW}
-    assert row(report, "s", "").reason == "starts at its beginning"
+    assert row(report, "s", "").reason == "starts at its initial position"
 
 
 def test_evolved_states(plan):
@@ -149,7 +149,7 @@ def test_states_asked_for_in_open_are_unknown(plan):
     report = check(plan, snapshot(*FITTING, stored("opened", "more")))
     unknown = row(report, "opened", "more")
     assert unknown.verdict is Verdict.UNKNOWN
-    assert "Opened may ask for it in open()" in unknown.reason
+    assert "Opened may request it in open()" in unknown.reason
     assert "class attribute" in unknown.reason
     assert report.ok
     assert report.of(Verdict.UNKNOWN) == (unknown,)
@@ -166,7 +166,7 @@ def test_unclaimed_states_block_unless_allowed(plan):
     assert not report.ok
     assert [r.uid for r in report.rows if r.blocking] == ["declard", "declared", "plain"]
     assert row(report, "declard", "x").reason == (
-        "no operator has this uid (is it 'declared' now?); rename it, or allow 'declard/x' to be "
+        "no operator has this uid (renamed to 'declared'?); rename it, or allow 'declard/x' to be "
         "dropped (5 rows)"
     )
     assert "operator 'declared' has no such state" in row(report, "declared", "stat").reason
@@ -308,7 +308,7 @@ def test_what_would_be_lost_is_told_before(plan):
     report = check(plan, stored, streams={"s": 2})
     assert not report.ok
     rows = {(row.subject, row.uid): row for row in report.rows if row.blocking}
-    assert "reads 2 streams now, and 1 in chk-7" in rows[Subject.SOURCE, "s"].reason
+    assert "reads 2 streams, but 1 in chk-7" in rows[Subject.SOURCE, "s"].reason
     assert "turnback transactions commit clicks" in rows[Subject.SINK, "old-out"].reason
     report = check(plan, stored, allow=["s", "old-out"], streams={"s": 2})
     assert report.ok

@@ -79,7 +79,7 @@ def test_it_can_be_moved_as_a_whole(tmp_path):
 
 
 def test_nothing_there(storage):
-    with pytest.raises(CheckpointNotFoundError, match=r"no savepoint is at .*does not exist"):
+    with pytest.raises(CheckpointNotFoundError, match=r"no savepoint at .*does not exist"):
         SavepointDirectory(storage).load()
 
 
@@ -93,7 +93,7 @@ def test_a_partial_savepoint_is_none(storage):
 
 def test_a_file_is_not_a_savepoint(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigurationError, match=r"file is not a savepoint: give its directory"):
+    with pytest.raises(ConfigurationError, match=r"file is not a savepoint: use its directory"):
         SavepointDirectory.locate(tmp_path / "file")
     with pytest.raises(ConfigurationError, match=r"not a savepoint"):
         SavepointDirectory.locate(tmp_path / "file" / "_metadata.json")
@@ -114,7 +114,7 @@ def test_damaged_metadata_is_named(storage):
 
 def test_a_second_savepoint_finds_no_room(storage):
     directory, metadata = written(storage)
-    with pytest.raises(AlreadyExistsError, match=r"already holds a savepoint.*of its own"):
+    with pytest.raises(AlreadyExistsError, match=r"already contains a savepoint.*its own"):
         directory.write_metadata(replace(metadata, id="other"))
     assert directory.load() == metadata
 
@@ -317,5 +317,5 @@ class TestWriting:
 
 def test_a_directory_with_links_in_it_is_no_savepoint(tmp_path):
     (tmp_path / "link").symlink_to("/")
-    with pytest.raises(CheckpointNotFoundError, match="no savepoint at all"):
+    with pytest.raises(CheckpointNotFoundError, match="not a savepoint"):
         SavepointDirectory.locate(tmp_path).load()

@@ -133,14 +133,14 @@ def test_equal_map_keys_of_different_keys_are_fine(target):
     [
         (schema(), {"key": [None], "value": [1]}, "column key: null cannot be a key"),
         (schema(keys=[Types.STRING(), Types.LONG()]),
-         {"key": [{"f0": "a", "f1": None}], "value": [1]}, "null cannot be a key, nor be part"),
-        (schema(), {"key": ["a"], "value": [None]}, "a value is null; leave the row out"),
+         {"key": [{"f0": "a", "f1": None}], "value": [1]}, "null cannot be a key or part"),
+        (schema(), {"key": ["a"], "value": [None]}, "a value is null; to leave a key"),
         (schema(kind="map", sub=Types.STRING()), {"key": ["a"], "map_key": [None], "value": [1]},
          "column map_key: null"),
         (LIST, {"key": ["a"], "position": [None], "value": [1]}, "needs a position"),
         (LIST, {"key": ["a"], "position": [-1], "value": [1]}, "-1 is negative"),
-        (LIST, {"key": ["a"], "position": [6 << 32], "value": [1]}, "epoch 6, after"),
-        (schema(value=Types.BIG_INT()), {"key": ["a"], "value": ["12x"]}, "digits of an integer"),
+        (LIST, {"key": ["a"], "position": [6 << 32], "value": [1]}, "epoch 6, which is after"),
+        (schema(value=Types.BIG_INT()), {"key": ["a"], "value": ["12x"]}, "an integer"),
         (schema(value=Types.SQL_TIME()), {"key": ["a"], "value": ["25:00"]}, "expected HH:MM:SS"),
     ],
 )  # fmt: skip
@@ -253,10 +253,10 @@ def test_changes_get_their_types(target):
         (schema(), None),
         (schema(columns=False), None),
         (schema(kind="reducing"), None),
-        (schema(kind="list"), "its kind of state was value and is list"),
-        (schema(value=Types.STRING()), "its value type was bigint and is string"),
+        (schema(kind="list"), "its kind of state was value and is now list"),
+        (schema(value=Types.STRING()), "its value type was bigint and is now string"),
         (schema(keys=[Types.LONG(), Types.STRING()]),
-         "its key type was string and is bigint, string"),
+         "its key type was string and is now bigint, string"),
     ],
 )  # fmt: skip
 def test_what_can_be_compared(other, told):
@@ -265,4 +265,4 @@ def test_what_can_be_compared(other, told):
 
 def test_maps_with_other_keys_cannot_be_compared():
     maps = schema(kind="map", sub=Types.LONG()), schema(kind="map", sub=Types.STRING())
-    assert incomparable(*maps) == "its map key type was bigint and is string"
+    assert incomparable(*maps) == "its map key type was bigint and is now string"

@@ -81,20 +81,20 @@ def test_only_switching_it_on_or_off_changes_what_is_stored():
     assert evolve_state(timed, declared(2000), KEY) == Same()
     assert evolve_state(plain, declared(None), KEY) == Same()
     assert evolve_state(plain, declared(1000), KEY) == Migration(
-        "values live for 1 s, and lived for ever", None
+        "values are kept for 1 s, previously for ever", None
     )
     assert evolve_state(timed, declared(None), KEY) == Migration(
-        "values live for ever, and lived for 1 s", None
+        "values are kept for ever, previously for 1 s", None
     )
     both = evolve_state(timed, declared(None, str, migrate=str), KEY)
     assert isinstance(both, Migration)
-    assert both.why.endswith("by str(); values live for ever, and lived for 1 s")
+    assert both.why.endswith("by str(); values are kept for ever, previously for 1 s")
     assert both.convert is not None
     assert both.convert(5) == "5"
 
 
 def test_what_is_said_of_a_change():
-    assert ttl_change(TTL, StateTtl(ms=60_000)) == "values live for 1 min, and lived for 1 s"
+    assert ttl_change(TTL, StateTtl(ms=60_000)) == "values are kept for 1 min, previously for 1 s"
     assert ttl_change(TTL, replace(TTL, on_read=True)) == ""
     assert ttl_change(None, None) == ""
     assert incomparable(schema(), state_schema()) is None

@@ -24,7 +24,7 @@ def java(tmp_path, monkeypatch):
 
 
 def test_no_java_says_what_to_install(java):
-    with pytest.raises(ConfigurationError, match=r"none on PATH\. Install Java 17 or newer"):
+    with pytest.raises(ConfigurationError, match=r"no java on PATH\. Install Java 17 or newer"):
         check_java()
 
 
@@ -33,7 +33,9 @@ def test_no_java_says_what_to_install(java):
 )
 def test_old_java_says_what_to_install(java, says, major):
     java(says)
-    with pytest.raises(ConfigurationError, match=rf"is Java {major}, too old.*Install Java 17"):
+    with pytest.raises(
+        ConfigurationError, match=rf"is Java {major}, which is too old.*Install Java 17"
+    ):
         check_java()
 
 
@@ -45,7 +47,7 @@ def test_new_java_is_fine(java, version):
 
 def test_something_else_named_java(java):
     java("Hello")
-    with pytest.raises(ConfigurationError, match="does not answer as Java does"):
+    with pytest.raises(ConfigurationError, match="is not that of Java"):
         check_java()
 
 
@@ -108,7 +110,7 @@ def test_what_became_of_a_jvm_is_told(error, command, fate):
 
 
 def test_a_jvm_that_is_no_child_of_this_process_is_lost_when_it_does_not_answer():
-    assert "does not answer any more" in lost_jvm(session(JavaContext(error=REFUSED[0])))
+    assert "no longer responds" in lost_jvm(session(JavaContext(error=REFUSED[0])))
 
 
 @pytest.mark.parametrize("error", REFUSED)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from turnback.spark import worker as orders
-from turnback.spark.worker import read_order, send_orders
+from turnback.spark.worker import read_command, send_commands
 from turnback.state.files import StateFile, StorageRef
-from turnback.worker.message import Order
+from turnback.worker.message import EpochCommand
 
 FILES = tuple(
     StateFile(f"state/1/{n}.arrow", 10, "d", 3, n, n, 0, 127, ("op",), lineage=(("1-n", n),))
@@ -30,8 +30,10 @@ class FakeContext:
         return self.properties.get(key)
 
 
-def order(storage: StorageRef, epoch: int) -> Order:
-    return Order("job", "id", 1, epoch, "rocksdb", None, storage, {0: FILES, 2: FILES[:1]}, "1-n")
+def order(storage: StorageRef, epoch: int) -> EpochCommand:
+    return EpochCommand(
+        "job", "id", 1, epoch, "rocksdb", None, storage, {0: FILES, 2: FILES[:1]}, "1-n"
+    )
 
 
 @pytest.fixture
@@ -47,10 +49,10 @@ def test_tasks_get_the_order_of_their_level(
         monkeypatch.setattr(orders, "LARGE", 10)
     storage = StorageRef(str(tmp_path))
     sent = [order(storage, 7), order(storage, 8)]
-    with send_orders(context, sent):  # type: ignore[arg-type]
+    with send_commands(context, sent):  # type: ignore[arg-type]
         assert len(list(tmp_path.rglob("order-*"))) == (2 if large else 0)
         for level in (0, 1):
-            assert read_order(context, level) == sent[level]  # type: ignore[arg-type]
+            assert read_command(context, level) == sent[level]  # type: ignore[arg-type]
     assert set(context.properties.values()) == {None}
     assert list(tmp_path.rglob("order-*")) == []
 
@@ -60,8 +62,8 @@ def test_workers_that_cannot_see_the_storage_get_even_large_orders_directly(
 ) -> None:
     monkeypatch.setattr(orders, "LARGE", 10)
     sent = order(StorageRef("memory://here", inline=True), 7)
-    with send_orders(context, [sent]):  # type: ignore[arg-type]
-        assert read_order(context, 0) == sent  # type: ignore[arg-type]
+    with send_commands(context, [sent]):  # type: ignore[arg-type]
+        assert read_command(context, 0) == sent  # type: ignore[arg-type]
 
 
 def test_nothing_is_left_behind_by_an_epoch_that_fails(
@@ -70,7 +72,7 @@ def test_nothing_is_left_behind_by_an_epoch_that_fails(
     monkeypatch.setattr(orders, "LARGE", 10)
     with (
         pytest.raises(RuntimeError, match="an epoch"),
-        send_orders(context, [order(StorageRef(str(tmp_path)), 7)]),  # type: ignore[arg-type]
+        send_commands(context, [order(StorageRef(str(tmp_path)), 7)]),  # type: ignore[arg-type]
     ):
         raise RuntimeError("an epoch that fails")
     assert context.properties == {"turnback.order.0": None}

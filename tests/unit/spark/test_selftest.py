@@ -90,9 +90,9 @@ def test_spark_connect_is_refused_wherever_it_comes_from(
     remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     frame: Any = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     env = StreamExecutionEnvironment(remote, root=tmp_path / "jobs")
-    with pytest.raises(ConfigurationError, match="cannot run on Spark Connect"):
+    with pytest.raises(ConfigurationError, match="does not support Spark Connect"):
         env.from_collection(["a"])
-    with pytest.raises(ConfigurationError, match="cannot run on Spark Connect"):
+    with pytest.raises(ConfigurationError, match="does not support Spark Connect"):
         env.from_dataframe(frame)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
     with pytest.raises(ConfigurationError, match="SPARK_REMOTE is 'sc://localhost'"):

@@ -49,7 +49,7 @@ def test_schemas_say_how_the_stream_is_keyed(backend):
 def test_values_cannot_be_read_before_processing_has_begun(backend):
     handle = backend.register(ValueStateDescriptor("s", int))
     backend.key = ("a", 1)
-    with pytest.raises(StateError, match="before processing had begun"):
+    with pytest.raises(StateError, match="before processing began"):
         handle.value()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from turnback.errors import AlreadyExistsError, CommitStateUnknownError, StorageError
-from turnback.storage.base import claim
+from turnback.storage.base import put_if_absent_or_same
 from turnback.storage.open import MemoryStorage
 
 Fault = Callable[[MemoryStorage, str, bytes], None]
@@ -70,27 +70,27 @@ def visible_but_not_synced(inner: MemoryStorage, path: str, data: bytes) -> None
 @pytest.mark.parametrize("fault", [reply_lost, reply_lost_and_repeated, never_arrived])
 def test_our_own_bytes_are_recognised(fault: Fault) -> None:
     storage = FaultyStorage(fault)
-    claim(storage, "slot", b"ours")
+    put_if_absent_or_same(storage, "slot", b"ours")
     assert storage.get("slot") == b"ours"
 
 
 def test_a_lost_reply_does_not_hide_a_lost_race() -> None:
     storage = FaultyStorage(another_was_faster)
     with pytest.raises(AlreadyExistsError, match="slot"):
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
     assert storage.get("slot") == b"theirs"
 
 
 def test_bytes_that_can_be_read_but_not_synced_are_not_claimed() -> None:
     storage = FaultyStorage(visible_but_not_synced, visible_but_not_synced)
     with pytest.raises(CommitStateUnknownError, match=r"slot may or may not .*EIO"):
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
 
 
 def test_a_storage_that_stays_away_is_an_error_after_two_tries() -> None:
     storage = FaultyStorage(*[never_arrived] * 9)
     with pytest.raises(CommitStateUnknownError, match="refused"):
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
     assert storage.calls == 2
     assert storage.list() == []
 
@@ -103,7 +103,7 @@ def test_an_unreadable_winner_is_not_taken_for_ours() -> None:
     storage = Unreadable()
     storage.inner.put("slot", b"ours")
     with pytest.raises(CommitStateUnknownError, match="denied"):
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")
 
 
 def test_what_its_writer_has_deleted_since_was_not_ours_either() -> None:
@@ -111,4 +111,4 @@ def test_what_its_writer_has_deleted_since_was_not_ours_either() -> None:
     storage.inner.put("slot", b"theirs")
     storage.get = lambda path: MemoryStorage(uuid.uuid4().hex).get(path)
     with pytest.raises(AlreadyExistsError, match="slot"):
-        claim(storage, "slot", b"ours")
+        put_if_absent_or_same(storage, "slot", b"ours")

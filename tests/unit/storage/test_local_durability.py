@@ -17,7 +17,7 @@ import pytest
 import turnback
 from services.missing import missing
 from turnback.errors import AlreadyExistsError, StorageError
-from turnback.storage.base import claim
+from turnback.storage.base import put_if_absent_or_same
 from turnback.storage.local import LocalStorage
 
 SOURCE = str(Path(turnback.__file__).parents[1])
@@ -152,10 +152,10 @@ def test_a_failed_directory_sync_is_not_success_and_cannot_be_claimed(root: Path
     with pytest.raises(StorageError, match=r"warm/a.*EIO"):
         storage.put("warm/a", b"")
     with pytest.raises(StorageError, match=r"warm/b.*EIO") as failure:
-        claim(storage, "warm/b", b"ours")
+        put_if_absent_or_same(storage, "warm/b", b"ours")
     assert not isinstance(failure.value, AlreadyExistsError)
     spy.fail_directories = False
-    claim(storage, "warm/b", b"ours")
+    put_if_absent_or_same(storage, "warm/b", b"ours")
     assert storage.list() == ["warm/a", "warm/b", "warm/up"]
 
 

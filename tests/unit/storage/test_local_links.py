@@ -96,7 +96,7 @@ def test_a_root_whose_target_is_gone_is_not_an_empty_storage(
     tmp_path: Path, operation: str
 ) -> None:
     (tmp_path / "root").symlink_to("unmounted")
-    with pytest.raises(StorageError, match="link to a directory that is not there"):
+    with pytest.raises(StorageError, match="link to a directory that does not exist"):
         OPERATIONS[operation](LocalStorage(tmp_path / "root"), "a")
     assert not (tmp_path / "unmounted").exists()
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from turnback.errors import ConfigurationError
+from turnback.storage.hdfs import HdfsStorage
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage, open_storage
 from turnback.storage.s3 import S3Storage
@@ -62,9 +63,14 @@ def test_s3(uri: str, expected: str) -> None:
     ("uri", "message"),
     [
         ("", "empty"),
-        ("hdfs://host/path", r"unknown storage scheme 'hdfs'.*file://.*memory://.*s3://"),
+        ("gopher://host/path", r"unknown storage scheme 'gopher'; .*memory://, s3:// or hdfs://"),
         ("file://host/path", "three slashes"),
         ("memory://", "memory://NAME"),
+        ("hdfs://host:8020", "all of HDFS"),
+        ("hdfs://me@host:8020/x", "names a user"),
+        ("hdfs://host:port/x", "names no host"),
+        ("hdfs://host/a/../b", "not a path"),
+        ("hdfs://host/a:b", "no ':' in names"),
         ("s3://", "bucket"),
         ("s3:///path", "bucket"),
         ("s3://bucket/a/../b", "not a path"),
@@ -87,13 +93,13 @@ def test_a_file_is_no_storage(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"end_point": "http://x"}, r"'end_point' \(did you mean 'endpoint'\?\); known are"),
+        ({"end_point": "http://x"}, r"'end_point' \(did you mean 'endpoint'\?\); available"),
         ({"zzz": "1"}, "unknown option 'zzz'"),
         ({"endpoint": "http://127.0.0.1:1"}, "allow_http"),
         ({"endpoint": "http://127.0.0.1:1", "allow_http": "false"}, "allow_http"),
         ({"timeout": "soon"}, "timeout"),
-        ({"max_retries": "many"}, "cannot be used"),
-        ({"virtual_hosted_style_request": "perhaps"}, "cannot be used"),
+        ({"max_retries": "many"}, "cannot use"),
+        ({"virtual_hosted_style_request": "perhaps"}, "cannot use"),
     ],
 )
 def test_unusable_s3_options(options: dict[str, str], message: str) -> None:
@@ -118,3 +124,38 @@ def test_s3_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_are_not_shown() -> None:
     options = {"access_key_id": "open", "secret_access_key": "hidden"}
     assert "hidden" not in repr(open_storage("s3://bucket", options))
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("hdfs://host:8020/a/b/", "hdfs://host:8020/a/b"),
+        ("HDFS://warehouse/a", "hdfs://warehouse/a"),
+        ("hdfs:///a", "hdfs:///a"),
+    ],
+)
+def test_hdfs(uri: str, expected: str) -> None:
+    both = {"region": "eu-west-1", "hdfs_timeout": "30 s", "hdfs_config_dir": "/etc/hadoop"}
+    storage = open_storage(uri, both)
+    assert isinstance(storage, HdfsStorage)
+    assert storage.uri == expected
+    assert pickle.loads(pickle.dumps(storage)).uri == expected
+    assert isinstance(open_storage("s3://bucket/a", both), S3Storage)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hdfs_time": "1 s"}, r"unknown option 'hdfs_time' \(did you mean 'hdfs_timeout'\?\)"),
+        ({"hdfs_timeout": "soon"}, "hdfs_timeout"),
+    ],
+)
+def test_unusable_hdfs_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_storage("hdfs://host:8020/x", options)
+
+
+def test_hdfs_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"turnback\[hdfs\]"):
+        open_storage("hdfs://host:8020/x")

@@ -39,12 +39,12 @@ class JournalSink(TwoPhaseCommitSink[str]):
         for name in ("prepared", "visible"):
             (path / name).mkdir(parents=True, exist_ok=True)
 
-    def claim(self, ctx) -> None:
-        self.check_claim(ctx)
+    def acquire_target(self, ctx) -> None:
+        self.check_target(ctx)
         write_durably(self.path / "owner", f"{ctx.job} {ctx.job_directory}")
         self.me = ctx.job_directory
 
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         job, directory = self.owner() or (ctx.job, ctx.job_directory)
         if directory == ctx.job_directory:
             return
@@ -105,7 +105,7 @@ class Talkative(JournalSink):
 
 
 class Shared(JournalSink):
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         return
 
 
@@ -290,8 +290,8 @@ class TakesBack(JournalSink):
 class Unowned(JournalSink):
     """Lets every job use it, and so has to tell jobs apart by what it names; it is right."""
 
-    claim = Sink.claim
-    check_claim = Sink.check_claim
+    acquire_target = Sink.acquire_target
+    check_target = Sink.check_target
 
     def check_owner(self) -> None:
         return
@@ -336,9 +336,9 @@ class LetsFormerOwners(JournalSink):
 class HandsOver(JournalSink):
     """Lets itself be taken over, whatever its owner has promised."""
 
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         if not ctx.take_over:
-            super().check_claim(ctx)
+            super().check_target(ctx)
 
 
 WRONG = {
@@ -531,7 +531,7 @@ class OwnedFiles(LatestFiles):
     def owner(self) -> list[Any] | None:
         return json.loads(self.note.read_text()) if self.note.exists() else None
 
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         owner = self.owner()
         if owner is None:
             return
@@ -541,8 +541,8 @@ class OwnedFiles(LatestFiles):
         elif not ctx.take_over:
             raise ConfigurationError(f"{self.path} belongs to job {job}")
 
-    def claim(self, ctx) -> None:
-        self.check_claim(ctx)
+    def acquire_target(self, ctx) -> None:
+        self.check_target(ctx)
         self.put(self.note, [ctx.job, ctx.directory_id, ctx.attempt, ctx.nonce])
 
     def is_newer(self, path: Path, ctx) -> bool:
@@ -602,10 +602,10 @@ class LetsLateWritersIn(OwnedFiles):
 class TrustsAttempts(OwnedFiles):
     """Takes a restored job directory for the one that has written."""
 
-    def check_claim(self, ctx) -> None:
+    def check_target(self, ctx) -> None:
         owner = self.owner()
         if owner is not None and owner[1] != ctx.directory_id:
-            super().check_claim(ctx)
+            super().check_target(ctx)
 
 
 WRONG_IDEMPOTENT = {

@@ -75,15 +75,17 @@ def test_a_sink_without_owners_is_not_asked_for_them(check):
     report = check(Unowned)
     assert {Promise.OTHER_JOBS, Promise.COPIED} <= set(report.kept)
     owned = {*scenarios.WITH_CLAIM, *scenarios.TRANSACTIONAL_WITH_CLAIM}
-    assert report.skipped == dict.fromkeys(owned, "the sink has no claim()")
+    assert report.skipped == dict.fromkeys(owned, "the sink has no acquire_target()")
 
 
 def test_a_right_write_ahead_sink(check):
     report = check(EpochLedger)
     assert {Promise.OTHER_PROCESS, *kit.WRITE_AHEAD} <= set(report.kept)
     assert report.skipped.keys() == {Promise.OWNED, Promise.TAKEN_OVER, Promise.PROMISED}
-    assert "kept: what was committed is visible, all of it and once" in str(report)
-    assert "not checked: a target belongs to one job (the sink has no claim())" in str(report)
+    assert "kept: committed output is visible, completely and once" in str(report)
+    assert "not checked: a target belongs to one job (the sink has no acquire_target())" in str(
+        report
+    )
 
 
 def test_a_right_idempotent_sink(check):
@@ -172,11 +174,11 @@ def test_arguments_that_cannot_be_used(check, tmp_path):
     for few in ([], ELEMENTS[:3], [*ELEMENTS, ELEMENTS[0]]):
         with pytest.raises(ConfigurationError, match="at least four elements, all different"):
             check(JournalSink, elements=few)
-    with pytest.raises(ConfigurationError, match="has to return a sink, got 5"):
+    with pytest.raises(ConfigurationError, match="must return a sink, got 5"):
         check(lambda path: 5)
     shared = JournalSink(tmp_path / "shared")
     (shared.path / "visible" / "x").write_text('[["a", 1]]')
-    with pytest.raises(ConfigurationError, match="empty target of its own"):
+    with pytest.raises(ConfigurationError, match="its own empty target"):
         check(lambda path: shared)
 
 

@@ -101,5 +101,5 @@ def test_nesting_has_a_limit_that_is_an_error() -> None:
 def test_wrong_decimals_and_duplicate_names() -> None:
     with pytest.raises(UnsupportedTypeError, match="precision"):
         parse_ddl("decimal(39,0)")
-    with pytest.raises(UnsupportedTypeError, match="two fields of one name"):
+    with pytest.raises(UnsupportedTypeError, match="two fields with the same name"):
         parse_ddl("a int, a int")

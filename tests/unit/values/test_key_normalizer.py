@@ -157,5 +157,5 @@ def test_what_is_only_equal_in_python_is_refused(kind, key):
 @pytest.mark.parametrize("key", [None, (None, "a"), ("a", None)])
 def test_null_is_no_key(key):
     codec = KeyCodec((Types.STRING(), Types.STRING()), by_columns=False)
-    with pytest.raises(NullKeyError, match="is or holds null"):
+    with pytest.raises(NullKeyError, match="is or contains null"):
         codec.normalizer.normalize(key)

@@ -104,7 +104,7 @@ def test_rows_that_cannot_be() -> None:
         Types.ROW([])
     with pytest.raises(UnsupportedTypeError, match="as many names as types"):
         Types.ROW_NAMED(["a"], [long, long])
-    with pytest.raises(UnsupportedTypeError, match="two fields of one name: a"):
+    with pytest.raises(UnsupportedTypeError, match="two fields with the same name: a"):
         Types.ROW_NAMED(["a", "a"], [long, long])
     with pytest.raises(UnsupportedTypeError, match="non-empty string"):
         Types.ROW_NAMED([""], [long])

@@ -140,9 +140,9 @@ def test_a_state_in_one_snapshot_only(take):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (schema(value=Types.STRING()), "its value type was bigint and is string"),
-        (schema(keys=[Types.LONG()]), "its key type was string and is bigint"),
-        (schema(kind="list"), "its kind of state was value and is list"),
+        (schema(value=Types.STRING()), "its value type was bigint and is now string"),
+        (schema(keys=[Types.LONG()]), "its key type was string and is now bigint"),
+        (schema(kind="list"), "its kind of state was value and is now list"),
         (schema(columns=False), "keyed by columns in one.*Use `turnback diff`"),
     ],
 )
@@ -165,7 +165,7 @@ def test_other_key_groups_are_left_to_spark(tmp_path):
 @pytest.mark.parametrize("after", ["x", "3.0", "16.0", 5])
 def test_a_cursor_that_is_none_is_refused(take, after):
     old, new = take([(TOTAL, OLD)], [(TOTAL, NEW)])
-    with pytest.raises(ConfigurationError, match="is no cursor"):
+    with pytest.raises(ConfigurationError, match="invalid cursor"):
         page(old, new, "count", "total", after_cursor=after)
 
 

@@ -86,7 +86,7 @@ def test_nothing_can_be_asked_of_a_lost_job(tmp_path: Path) -> None:
 
 
 def test_nothing_can_be_asked_before_a_driver_has_spoken(driver: Driver) -> None:
-    with pytest.raises(JobNotRunningError, match="never been run"):
+    with pytest.raises(JobNotRunningError, match="never had"):
         seen(driver).submit(RequestKind.STOP)
 
 

@@ -96,7 +96,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_root_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("unmounted")
-    with pytest.raises(StorageError, match="not there"):
+    with pytest.raises(StorageError, match="does not exist"):
         Jobs(str(tmp_path / "root")).list()
 
 
@@ -139,7 +139,7 @@ def test_short_beginnings_of_ids_are_not_enough(root: str) -> None:
 def test_a_beginning_of_several_is_ambiguous(root: str) -> None:
     for name in ("word-a", "word-b", "likes"):
         Driver(root, name)
-    with pytest.raises(AmbiguousJobError, match=r"'word-a', 'word-b'.*more of the name"):
+    with pytest.raises(AmbiguousJobError, match=r"'word-a', 'word-b'.*a longer name"):
         Jobs(root).find("word")
     with pytest.raises(JobNotFoundError):
         Jobs(root).get("word-")
@@ -153,10 +153,10 @@ def test_what_changes_a_job_needs_its_whole_name_or_id(root: str) -> None:
     for text in ("diskfull", id_, f"{root}/diskfull"):
         assert jobs.find(text, whole=True).name == "diskfull"
     for text in ("d", "diskful", id_[:8], id_[:-1]):
-        with pytest.raises(JobNotFoundError, match="If you mean 'diskfull', write its whole name"):
+        with pytest.raises(JobNotFoundError, match="If you mean 'diskfull', use its full name"):
             jobs.find(text, whole=True)
     Driver(root, "disk")
-    with pytest.raises(AmbiguousJobError, match="write the whole name"):
+    with pytest.raises(AmbiguousJobError, match="use the full name"):
         jobs.find("dis", whole=True)
     assert jobs.find("disk", whole=True).name == "disk"
 
@@ -168,7 +168,7 @@ def test_a_typo_suggests_the_nearest_name(root: str) -> None:
         Jobs(root).find("wrodcount")
     with pytest.raises(JobNotFoundError, match="did you mean 'likes'"):
         Jobs(root).get("like")
-    with pytest.raises(JobNotFoundError, match="there is 'WordCount', 'likes'"):
+    with pytest.raises(JobNotFoundError, match="available jobs: 'WordCount', 'likes'"):
         Jobs(root).find("zzz")
 
 
@@ -234,7 +234,7 @@ def test_a_copied_directory_is_not_taken_for_the_job_it_names(tmp_path: Path) ->
         ("b", "UNREADABLE"),
         ("odd name%", "UNREADABLE"),
     ]
-    assert "belongs to the job 'a'" in str(jobs.get("b").summary().problem)
+    assert "belongs to job 'a'" in str(jobs.get("b").summary().problem)
     assert jobs.find(driver.info.job_id).name == "a"
     with pytest.raises(JobNotRunningError, match="copied or renamed"):
         jobs.get("b").submit(RequestKind.CANCEL)
@@ -307,7 +307,7 @@ def test_a_directory_with_checkpoints_but_no_identity_is_shown(tmp_path: Path) -
     (driver.path / "job.json").unlink()
     (summary,) = Jobs(str(tmp_path)).list()
     assert (summary.name, summary.state) == ("lost identity", "UNREADABLE")
-    assert "holds no job.json" in str(summary.problem)
+    assert "has no job.json" in str(summary.problem)
 
 
 def test_a_directory_name_that_no_job_can_have(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_what_duckdb_might_answer_otherwise_is_left_to_spark(snapshot, sql):
     ],
 )
 def test_a_snapshot_is_only_read(snapshot, sql):
-    with pytest.raises(ConfigurationError, match="only read: write one SELECT"):
+    with pytest.raises(ConfigurationError, match="read-only: use a single SELECT"):
         query(snapshot, sql, 100)
 
 
@@ -121,7 +121,9 @@ def test_an_unknown_table_or_column_is_named_with_the_nearest(snapshot):
         ConfigurationError, match="no table 'count_totl'; did you mean 'count_total'"
     ):
         query(snapshot, "SELECT * FROM count_totl", 1)
-    with pytest.raises(ConfigurationError, match="no table 'x'; there is count_seen, count_total"):
+    with pytest.raises(
+        ConfigurationError, match="no table 'x'; available tables: count_seen, count_total"
+    ):
         query(snapshot, "SELECT * FROM x", 1)
     with pytest.raises(ConfigurationError, match=r'"vale" not found.*value'):
         query(snapshot, "SELECT vale FROM count_total", 1)

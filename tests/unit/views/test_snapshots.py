@@ -86,7 +86,7 @@ def test_snapshots_of_a_job(job, text, id):
 def test_what_deletes_a_savepoint_needs_its_whole_id(job):
     for text in ("abcd1234", "monday"):
         assert find(job, text, whole=True).metadata.id == "abcd1234"
-    with pytest.raises(CheckpointNotFoundError, match="If you mean abcd1234, write its whole id"):
+    with pytest.raises(CheckpointNotFoundError, match="If you mean abcd1234, use its full id"):
         find(job, "abcd", whole=True)
 
 
@@ -100,13 +100,13 @@ def test_a_savepoint_newer_than_all_checkpoints_is_the_latest(job, tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("chk-1", "chk-1 is the start of an attempt. There is chk-2"),
-        ("chk-9", "chk-9 is missing, or no longer retained. There is chk-2"),
-        ("tuesday", "'tuesday' names no snapshot"),
-        ("abc", "'abc' names no snapshot"),
-        ("1999-01-01", "no checkpoint is from before"),
-        ("../monday", "names no snapshot"),
-        ("/etc", "names no snapshot"),
+        ("chk-1", "chk-1 is the start of an attempt. Available checkpoints: chk-2"),
+        ("chk-9", "chk-9 is missing, or no longer retained. Available checkpoints: chk-2"),
+        ("tuesday", "'tuesday' is not a snapshot"),
+        ("abc", "'abc' is not a snapshot"),
+        ("1999-01-01", "no checkpoint from before"),
+        ("../monday", "is not a snapshot"),
+        ("/etc", "is not a snapshot"),
     ],
 )
 def test_snapshots_that_are_not_there(job, text, told):
@@ -117,9 +117,9 @@ def test_snapshots_that_are_not_there(job, text, told):
 @pytest.mark.parametrize("text", ["", "  ", None, 7, b"chk-7"])
 def test_what_names_no_snapshot(job, text):
     if text != 7:
-        with pytest.raises(ConfigurationError, match="names no snapshot: write the directory"):
+        with pytest.raises(ConfigurationError, match="is not a snapshot: use the directory"):
             find(job, text)
-    with pytest.raises(ConfigurationError, match="names no snapshot: write the directory"):
+    with pytest.raises(ConfigurationError, match="is not a snapshot: use the directory"):
         open_snapshot(text, KnownJobs(job))
 
 
@@ -131,9 +131,11 @@ def test_a_name_is_not_taken_for_a_directory(job, tmp_path, monkeypatch):
 
 def test_a_label_of_several_savepoints(job, tmp_path):
     job.savepoint(str(tmp_path / "again"), STATE, id="abcd9999", label="monday")
-    with pytest.raises(ConfigurationError, match=r"'monday' fits 2 savepoints.*abcd1234, abcd9999"):
+    with pytest.raises(
+        ConfigurationError, match=r"'monday' matches 2 savepoints.*abcd1234, abcd9999"
+    ):
         find(job, "monday")
-    with pytest.raises(ConfigurationError, match="'abcd' fits 2"):
+    with pytest.raises(ConfigurationError, match="'abcd' matches 2"):
         find(job, "abcd")
 
 
@@ -197,13 +199,17 @@ def test_jobs_labels_and_paths_with_an_at_sign(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "told"),
     [
-        ("likes", CheckpointNotFoundError, "it is a job. Write 'likes@latest'"),
-        ("nothing", CheckpointNotFoundError, "there is no directory of this name; write"),
+        (
+            "likes",
+            CheckpointNotFoundError,
+            "it is a job. For its newest snapshot, use 'likes@latest'",
+        ),
+        ("nothing", CheckpointNotFoundError, "there is no directory with this name; use"),
         ("abcd1235", CheckpointNotFoundError, "did you mean the savepoint 'abcd1234'"),
         ("lieks@latest", JobNotFoundError, "no job 'lieks'"),
-        ("likes@", ConfigurationError, "names no snapshot"),
-        ("@latest", ConfigurationError, "names no snapshot"),
-        ("likes@tuesday", CheckpointNotFoundError, "'tuesday' names no snapshot"),
+        ("likes@", ConfigurationError, "is not a snapshot"),
+        ("@latest", ConfigurationError, "is not a snapshot"),
+        ("likes@tuesday", CheckpointNotFoundError, "'tuesday' is not a snapshot"),
         ("{root}/nothing", CheckpointNotFoundError, "does not exist or is empty"),
         ("{root}/jobs", CheckpointNotFoundError, "partial savepoint"),
         ("{root}/jobs/likes/checkpoints/chk-9.json", CheckpointNotFoundError, "chk-9"),
@@ -300,5 +306,5 @@ def test_a_label_that_is_almost_right_is_suggested(tmp_path):
     job.savepoint(str(tmp_path / "sp"), (schema(), {"ann": 1}), id="sp1", label="launch day")
     with pytest.raises(CheckpointNotFoundError, match="Did you mean the savepoint 'launch day'"):
         find(job, "lanch day")
-    with pytest.raises(CheckpointNotFoundError, match="savepoints labelled 'launch day'"):
+    with pytest.raises(CheckpointNotFoundError, match="Available savepoint labels: 'launch day'"):
         find(job, "something else")

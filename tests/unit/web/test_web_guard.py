@@ -226,7 +226,7 @@ def test_below_a_path(world, given):
 
 @pytest.mark.parametrize("path", ["turnback", "//x", "/a b", '/"><script>', "/a/../b", "/a?b"])
 def test_paths_that_cannot_be_used(world, path):
-    with pytest.raises(ConfigurationError, match="cannot be used"):
+    with pytest.raises(ConfigurationError, match="invalid root path"):
         world.app(root_path=path)
 
 
@@ -265,7 +265,7 @@ def test_a_short_token_does_for_this_machine_only(world):
 
 
 def test_allowed_hosts_must_be_names(world):
-    with pytest.raises(ConfigurationError, match="cannot be an allowed host"):
+    with pytest.raises(ConfigurationError, match="invalid allowed host"):
         world.app(allowed_hosts=["http://x/"])
     with pytest.raises(ConfigurationError, match="list of names"):
         world.app(allowed_hosts="jobs.example")

@@ -53,7 +53,7 @@ def test_a_signal_ends_it_in_good_order_and_no_token_is_logged(world, tmp_path, 
 def test_a_port_that_is_taken_is_a_clear_error(world):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port} is taken.*--port"):
+        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port} is in use.*--port"):
             serve(Site(jobs=world.jobs, token=TOKEN, port=port))
 
 

@@ -63,5 +63,5 @@ def test_equal_keys_of_a_class_without_equality(tmp_path):
 
 @pytest.mark.parametrize("numbers", [[1], [0, 1], [1, 0]])
 def test_a_key_of_another_type_is_refused_whatever_came_before(tmp_path, numbers):
-    with pytest.raises(ElementTypeError, match="does not fit"):
+    with pytest.raises(ElementTypeError, match="does not match"):
         counts(tmp_path, lambda row: True if row.n else 1, int, [numbers])

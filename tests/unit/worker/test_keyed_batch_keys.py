@@ -41,7 +41,7 @@ def test_a_null_key_is_refused(tmp_path, key):
     env, keyed = keyed_by(key, **how)
     collected(keyed.process(Sum(), SCHEMA).uid("sum"), "out")
     engine = LocalEngine(env.plan(), tmp_path)
-    with pytest.raises(NullKeyError, match=r"operator 'sum': .*null; filter such elements out"):
+    with pytest.raises(NullKeyError, match=r"operator 'sum': .*null for an element; filter such"):
         engine.epoch({"s": [("a", 1), (None, 2)]})
 
 

@@ -108,7 +108,7 @@ def test_what_a_failed_epoch_gathered_is_forgotten(tmp_path):
         raise ConnectionError("Spark went away")
 
     with pytest.raises(ConnectionError):
-        list(instance.run(engine._order(0, EpochTime()), engine.acks.acks[0].name, breaks_off()))
+        list(instance.run(engine._command(0, EpochTime()), engine.acks.acks[0].name, breaks_off()))
     engine.epoch({"s": [("a", 2)]})
     assert CALLS[-1] == ([2], ["a"], [0])
 
@@ -179,7 +179,7 @@ def test_it_may_give_nothing(tmp_path, give):
     ],
 )
 def test_what_it_must_not_give(tmp_path, give, message):
-    wanted = rf"(?s)operator 'gives' \(Gives\): process_batch must give Arrow .*{message}"
+    wanted = rf"(?s)operator 'gives' \(Gives\): process_batch must return Arrow .*{message}"
     with pytest.raises(ElementTypeError, match=wanted):
         given_by(tmp_path, give)
 
@@ -240,7 +240,7 @@ class OneByOne(KeyedBatchFunction):
     ("function", "message"),
     [
         (InOpen(), "'op': process_batch reads and writes value, reducing and aggregating state"),
-        (OneByOne(), "'op' was used without a current key.*process_batch uses its read and write"),
+        (OneByOne(), "'op' was used without a current key.*process_batch, use its read and write"),
     ],
 )
 def test_state_used_in_a_way_that_does_not_work(tmp_path, function, message):

@@ -117,7 +117,7 @@ def test_a_directory_in_the_hands_of_others_is_refused(machine: Path, prepared: 
     collected(keyed, "sink")
     engine = LocalEngine(env.plan(), machine / "job", attempt=1, backend="rocksdb")
     engine.local = machine / "local"
-    with pytest.raises(StateError, match=r"the hands of others\. Remove it, or set"):
+    with pytest.raises(StateError, match=r"local state\. Remove it, or set"):
         engine.epoch({"src": [("k", 1)]})
 
 
@@ -320,7 +320,7 @@ def test_state_that_outgrows_memory_goes_on_on_disk(
     engine.epoch({"src": [(key, "") for key in keys]})
     assert {n for _, n in sink.results[-len(keys) :]} == {20_002}
     assert on_disk(machine) == ["0-0", "0-1"]
-    assert caplog.text.count("does not fit into memory") == 2  # once for each partition
+    assert caplog.text.count("does not fit in memory") == 2  # once for each partition
     assert not list(small_memory.rglob("data.mdb"))  # it is free again, for others
     # Another driver goes on where they are, and only another backend gives them up.
     owner = StoreOwner(job="job", job_id="id", directory=engine.storage.uri)

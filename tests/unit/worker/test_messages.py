@@ -102,7 +102,7 @@ class TestTheDriversCheck:
             self.ack(1, 0, upstream=one),
             self.ack(1, 1, upstream=two),
         ]
-        with pytest.raises(EpochConflictError, match="different attempts of the level before"):
+        with pytest.raises(EpochConflictError, match="different attempts of the previous level"):
             self.run([barrier(0, acks=acks), barrier(1)], 2)
 
 

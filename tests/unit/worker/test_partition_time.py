@@ -254,8 +254,8 @@ def test_one_is_told_why_time_stands_still(clock, caplog):
             time.advance([heard(LIKES_0, number)], None)
             clock.advance(1000)
     assert [record.getMessage() for record in caplog.records] == [
-        "time stands still in 'time': nothing has come yet from likes-1. Use "
-        "WatermarkStrategy.with_idleness not to wait for partitions without data"
+        "event time does not advance in 'time': no data yet from likes-1. To stop waiting for "
+        "partitions without data, use WatermarkStrategy.with_idleness"
     ]
 
 

@@ -146,7 +146,7 @@ def test_whole_batches_have_no_order_and_that_is_said(
     plan = env.plan()
     (warning,) = plan.warnings
     assert "timestamps 'time'" in warning
-    assert "what map_batches 'batches' gives" in warning
+    assert "the output of map_batches 'batches'" in warning
     engine = LocalEngine(plan, tmp_path)
     engine.epoch({"s": [("a", 3), ("b", 100), ("a", 7)]})
     assert (times(out), times(late)) == ([7], [])  # the epoch began without a watermark
@@ -160,7 +160,7 @@ def test_copies_for_all_subtasks_stay_copies(
     stamped = source(env, "s", EVENT).broadcast().assign_timestamps_and_watermarks(BY_TIME)
     out = collected(stamped.uid("time"), "out")
     plan = env.plan()
-    assert "'time' are assigned to what partition" in plan.warnings[0]
+    assert "'time' are assigned to the output of partition" in plan.warnings[0]
     LocalEngine(plan, tmp_path).epoch({"s": [("a", 3)]})
     assert times(out) == [3, 3, 3]
 

@@ -162,7 +162,7 @@ def test_what_does_not_fit_the_output_type_is_a_failure_too(
     letters = collected(wrong.dead_letters(), "letters")
     run(env, tmp_path, EVENTS)
     assert sorted(out.results) == [1, 3]
-    assert all("does not fit its output type" in row.error for row in letters.results)
+    assert all("does not match its output type" in row.error for row in letters.results)
     assert len(letters.results) == 2
 
 
@@ -306,14 +306,14 @@ class Buffers(ProcessFunction, CheckpointedFunction):
 REFUSED: dict[str, tuple[Callable[[DataStream], Any], str]] = {
     "unknown": (lambda s: s.map(positive, int).on_error("ignore"), "one of 'fail', 'skip', 'dead"),
     "none": (lambda s: s.map(positive, int).on_error(None), "on_error takes one of"),
-    "source": (lambda s: s.on_error("skip"), "source 's' cannot go on without an element"),
+    "source": (lambda s: s.on_error("skip"), "source 's' cannot skip an element"),
     "batches": (
         lambda s: s.map_batches(lambda batch: batch).on_error("skip"),
-        "map_batches .* cannot go on without",
+        "map_batches .* cannot skip",
     ),
     "keyed batches": (
         lambda s: s.key_by("key").process(OfBatches(), EVENT).on_error("skip"),
-        "cannot go on without an element: only functions of map",
+        "cannot skip an element: only functions of map",
     ),
     "window": (
         lambda s: (
@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[Callable[[DataStream], Any], str]] = {
         lambda s: s.process(Buffers(), EVENT).on_error("skip"),
         "keeps operator state in its own attributes, .* check elements in a map before it",
     ),
-    "union": (lambda s: s.union(s).on_error("skip"), "cannot go on without an element"),
+    "union": (lambda s: s.union(s).on_error("skip"), "cannot skip an element"),
 }
 
 
@@ -342,14 +342,18 @@ def test_refused(env: StreamExecutionEnvironment, case: str) -> None:
 def test_dead_letters_have_to_be_read(env: StreamExecutionEnvironment) -> None:
     stream = source(env, "s", EVENT).map(positive, int).uid("op").on_error("dead_letter")
     collected(stream, "out")
-    with pytest.raises(PlanError, match=r"'op' .*nobody reads its dead letters; write them .*sink"):
+    with pytest.raises(
+        PlanError, match=r"'op' .*nothing reads its dead letters; write them .*sink"
+    ):
         env.plan()
 
 
 def test_dead_letters_of_an_operator_that_has_none(env: StreamExecutionEnvironment) -> None:
     stream = source(env, "s", EVENT).map(positive, int).uid("op").on_error("skip")
     collected(stream.dead_letters(), "out")
-    with pytest.raises(PlanError, match=r"dead letters of operator 'op' .* are read, but it has"):
+    with pytest.raises(
+        PlanError, match=r"dead letters of operator 'op' .* are read, but it produces"
+    ):
         env.plan()
 
 

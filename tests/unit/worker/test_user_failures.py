@@ -196,15 +196,15 @@ def test_a_key_function_that_raises_names_who_wants_the_key(tmp_path):
 
 
 NULL_KEYS = {
-    "column": (lambda s: s.key_by("k"), r"'it': the key \(k\) of an element is null; filter"),
-    "columns": (lambda s: s.key_by("n", "k"), r"'it': the key \(n, k\) of an element is null"),
+    "column": (lambda s: s.key_by("k"), r"'it': the key \(k\) is null for an element; filter"),
+    "columns": (lambda s: s.key_by("n", "k"), r"'it': the key \(n, k\) is null for an element"),
     "function": (
         lambda s: s.key_by(lambda r: r.k, key_type=str),
-        "'it': the key that the key function gives of an element is null",
+        "'it': the key returned by the key function is null for an element",
     ),
     "tuple": (
         lambda s: s.key_by(lambda r: (r.k, r.n), key_type=tuple[str, int]),
-        r"'it': the key \(None, 1\) is or holds null",
+        r"'it': the key \(None, 1\) is or contains null",
     ),
     "scalar": (lambda s: s.map(lambda r: r.k, str).key_by("value"), r"'it': the key \(value\)"),
 }
@@ -325,7 +325,7 @@ def test_state_without_a_key(tmp_path):
             return value
 
     error = failure(tmp_path, lambda s: s.map(Map(), SCHEMA))
-    assert "operator 'it' asks for the keyed state 's', but its stream has no key" in str(error)
+    assert "operator 'it' requests the keyed state 's', but its stream has no key" in str(error)
 
 
 def test_a_state_asked_for_too_late(tmp_path):
@@ -337,7 +337,7 @@ def test_a_state_asked_for_too_late(tmp_path):
             self.context.get_state(ValueStateDescriptor("late", int))
 
     error = failure(tmp_path, lambda s: s.key_by("k").process(Late(), SCHEMA))
-    assert "operator 'it' asks for the state 'late' after open()" in str(error)
+    assert "operator 'it' requests the state 'late' after open()" in str(error)
 
 
 class Wrong(KeyedProcessFunction):

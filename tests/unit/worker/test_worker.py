@@ -13,7 +13,7 @@ from turnback.errors import PlanError, StateError
 from turnback.spark import worker
 from turnback.spark.pickling import pickle_by_value
 from turnback.state.files import StorageRef
-from turnback.worker.message import Order, encode_order
+from turnback.worker.message import EpochCommand, encode_command
 from turnback.worker.program import level_programs, load_program, pickled
 
 
@@ -38,13 +38,13 @@ def program(function):
 
 
 def test_what_cannot_be_sent_is_told_by_uid():
-    with pytest.raises(PlanError, match=r"^operator 'mine' cannot be sent.*lock.*open\(\)"):
+    with pytest.raises(PlanError, match=r"^cannot send operator 'mine'.*lock.*open\(\)"):
         pickled(program(Pass(threading.Lock())), pickle_by_value)
 
 
 def test_what_cannot_be_loaded_is_no_matter_of_restarts():
     for blob in (b"cno_such_module\nname\n.", b"cturnback\nNoSuchName\n."):
-        with pytest.raises(PlanError, match=r"cannot be loaded in the workers: .*--py-files"):
+        with pytest.raises(PlanError, match=r"the workers cannot load the program: .*--py-files"):
             load_program(blob)
     assert load_program(pickled(program(Pass()), pickle_by_value)).next_parallelism is None
 
@@ -110,10 +110,12 @@ class TestInstances:
 
     def test_one_that_failed_is_not_used_again(self, monkeypatch):
         instance = self.instance()
-        order = Order("job", "id", 1, 1, "rocksdb", None, StorageRef("job"), {}, "1-n")
+        command = EpochCommand("job", "id", 1, 1, "rocksdb", None, StorageRef("job"), {}, "1-n")
         numbers = {"partitionId": 0, "taskAttemptId": 7, "stageId": 3, "attemptNumber": 0}
         members = {name: lambda s, v=value: v for name, value in numbers.items()}
-        members["getLocalProperty"] = lambda s, key: {"turnback.order.0": encode_order(order)}[key]
+        members["getLocalProperty"] = lambda s, key: {"turnback.order.0": encode_command(command)}[
+            key
+        ]
         context = type("Context", (), members)()
         monkeypatch.setattr(worker.TaskContext, "get", lambda: context)
 

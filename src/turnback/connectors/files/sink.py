@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -36,6 +36,7 @@ from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
@@ -45,6 +46,7 @@ from turnback.sinks.base import (
     require_known_attempt,
     require_open,
     require_promised,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -143,36 +145,30 @@ FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
 }
 
 
-class FileWriter(SinkWriter):
+class FileWriter(GuardedWriter):
     """Writes one hidden file, created with the first element."""
 
     def __init__(
         self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
     ) -> None:
+        super().__init__(ctx)
         self._root = root
         self._format = format_name
         self._header = header
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
         self._file: BinaryIO | None = None
         self._encoder: Encoder | None = None
         self._rows = 0
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            arrow = batch.arrow
-            if self._encoder is None:
-                make_directories(self._staged.parent, Access.UMASK)
-                require_shared_target(_storage(self._root), str(self._root), self._ctx)
-                self._file = self._staged.open("xb")
-                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
-            self._encoder.write(arrow)
+    def _add(self, batch: Batch) -> None:
+        arrow = batch.arrow
+        if self._encoder is None:
+            make_directories(self._staged.parent, Access.UMASK)
+            require_shared_target(_storage(self._root), str(self._root), self._ctx)
+            self._file = self._staged.open("xb")
+            self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
+        self._encoder.write(arrow)
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:
@@ -219,7 +215,7 @@ class FileWriter(SinkWriter):
             ) from error
         except pa.ArrowException as error:
             raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+                f"{self._name}: cannot write {self._ctx.type} as {self._format}: {error}"
             ) from error
 
 
@@ -280,7 +276,7 @@ class FileCommitter:
         with self._failures("list", self._root):
             homes = all_homes(self._root, self._ctx)
         for home in homes:
-            with self._failures("remove what was staged in", home):
+            with self._failures("remove staged files in", home):
                 self._roll_back(home)
 
     def _roll_back(self, home: Path) -> None:
@@ -296,8 +292,8 @@ class FileCommitter:
         former = SinkIdentity.of(self._ctx).found_in(where)
         if files and former is not None and former.job_id != self._ctx.job_id:
             _LOG.warning(
-                "%s: %d files with %d bytes that sink %r had written and not published before the "
-                "job was started afresh are dropped",
+                "%s: dropping %d files with %d bytes that sink %r had written but not published "
+                "before the job was started fresh",
                 self._name,
                 len(files),
                 sum(file.length for file in files),
@@ -330,8 +326,8 @@ class FileCommitter:
                 raise self._lost(file) from None
         if length != file.length:
             raise SinkError(
-                f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
-                "it was changed from outside and has not been committed"
+                f"{self._name}: {staged} has {length} bytes, but {file.length} were written; "
+                "another program changed it, so it has not been committed"
             )
         return True
 
@@ -348,8 +344,9 @@ class FileCommitter:
     def _lost(self, file: StagedFile) -> SinkError:
         return SinkError(
             f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
-            f"{self._root / file.staged} nor {self._root / file.final} exists. Was it removed by "
-            "hand, or has the sink's path changed? Put it back, or start from an earlier checkpoint"
+            f"{self._root / file.staged} nor {self._root / file.final} exists. It may have been "
+            "removed by hand, or the sink's path may have changed. Restore it, or start from an "
+            "earlier checkpoint"
         )
 
     def _locate(self, file: StagedFile) -> Path:
@@ -392,12 +389,8 @@ class _KnownFiles:
 
     Whatever they are called: a job directory that was restored from a backup may not know what they
     were called later. Without a job directory, or before the job exists, nothing is checked.
-
-    Args:
-        root: Where the files are.
-        ctx: Who commits.
-        before: The job that the directory belonged to until now, if it was in the same job
-            directory; empty if there was none.
+    `before` is the job that the directory belonged to until now, if it was in the same job
+    directory.
     """
 
     def __init__(self, root: Path, ctx: CommitterContext, before: str) -> None:
@@ -407,12 +400,7 @@ class _KnownFiles:
         self._published = PublishRecord(root, ctx.attempt)
 
     def check(self) -> None:
-        """Refuse a directory with files that a restored job directory does not know of.
-
-        Raises:
-            ConfigurationError: There are some, and the user does not allow to take it over.
-            FencedError: A newer attempt of this job has published files.
-        """
+        """Refuse a directory with files that a restored job directory does not know of."""
         for home in self._homes():
             newest = self._newest(home)
             if newest is not None:
@@ -423,19 +411,16 @@ class _KnownFiles:
     def forget_others(self) -> None:
         """Let the job go on with what is there: what it does not know of, it writes again."""
         for home in self._homes():
-            self._forget_others(home)
-
-    def _forget_others(self, home: PurePosixPath) -> None:
-        while (newest := self._newest(home)) is not None:
-            attempt, epoch = newest
-            version = version_of(attempt, epoch)
-            known = promised_version(self._ctx, version)
-            if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
-                self._cut(home, attempt, None)
-                continue
-            if known < version:
-                self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
-            return
+            while (newest := self._newest(home)) is not None:
+                attempt, epoch = newest
+                version = version_of(attempt, epoch)
+                known = promised_version(self._ctx, version)
+                if self._ctx.attempts is not None and self._ctx.attempts.nonce_of(attempt) is None:
+                    self._cut(home, attempt, None)
+                    continue
+                if known < version:
+                    self._cut(home, attempt, known - version_of(attempt, 0) if known else None)
+                break
 
     def _homes(self) -> list[PurePosixPath]:
         """Where sinks of this job directory have their records."""
@@ -446,29 +431,24 @@ class _KnownFiles:
         if self._before:
             folders.add(SinkIdentity.of(replace(self._ctx, job_id=self._before)).home.parent)
         homes = {own}
-        try:
+        with self._errors("list"):
             for folder in folders:
                 if (self._root / folder).is_dir():
                     homes |= {folder / home.name for home in (self._root / folder).iterdir()}
-        except OSError as error:
-            raise self._failed("list", error) from error
         return sorted(homes)
 
     def _newest(self, home: PurePosixPath) -> tuple[int, int] | None:
-        try:
+        with self._errors("read"):
             return self._published.newest(home)
-        except (OSError, StorageError) as error:
-            raise self._failed("read", error) from error
 
     def _cut(self, home: PurePosixPath, attempt: int, epoch: int | None) -> None:
-        try:
+        with self._errors("change"):
             self._published.cut(home, attempt, epoch)
-        except (OSError, StorageError) as error:
-            raise self._failed("change", error) from error
 
-    def _failed(self, what: str, error: Exception) -> SinkError:
+    def _errors(self, what: str) -> AbstractContextManager[None]:
         name = sink_label(self._ctx.job, self._ctx.uid)
-        return SinkError(f"{name}: cannot {what} the record of files in {self._root}: {error}")
+        what = f"{name}: cannot {what} the record of files in {self._root}"
+        return sink_errors(what, (OSError, StorageError))
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
@@ -537,10 +517,10 @@ class FileSink(Sink):
     ) -> None:
         if not isinstance(format, str) or format not in FORMATS:
             raise ConfigurationError(
-                f"FileSink: unknown format {format!r}; allowed are {', '.join(sorted(FORMATS))}"
+                f"FileSink: unknown format {format!r}; available: {', '.join(sorted(FORMATS))}"
             )
         if not isinstance(header, bool):
-            raise ConfigurationError(f"FileSink: header is True or False, not {header!r}")
+            raise ConfigurationError(f"FileSink: header must be True or False, not {header!r}")
         self.path = _directory(path)
         self.format = format
         self.prefix = _prefix(prefix)
@@ -549,19 +529,19 @@ class FileSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         self._checked(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         known = self._checked(ctx)
-        _ownership(self.path, ctx).claim()
+        _ownership(self.path, ctx).acquire_target()
         if ctx.take_over:
             known.forget_others()
 
     def _checked(self, ctx: CommitterContext) -> _KnownFiles:
         _check_directory(self.path)
         ownership = _ownership(self.path, ctx)
-        ownership.check_claim()
+        ownership.check_target()
         known = _KnownFiles(self.path, ctx, ownership.job_before())
         known.check()
         return known
@@ -594,7 +574,10 @@ class FileSink(Sink):
     def unusable_here(self) -> str | None:
         if self.path.is_dir():
             return None
-        return f"writes to {self.path}, which is not on this machine. Go where it is mounted"
+        return (
+            f"writes to {self.path}, which does not exist on this machine. Run the command on a "
+            "machine where it is mounted"
+        )
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
         file = StagedFile.decode(transaction, ctx)
@@ -605,7 +588,7 @@ class FileSink(Sink):
             files = list(left_files(self.path, ctx))
         except OSError as error:
             raise SinkError(
-                f"what it has staged in {self.path} cannot be listed: {error.strerror or error}"
+                f"cannot list its staged files in {self.path}: {error.strerror or error}"
             ) from error
         return [
             TransactionInfo(
@@ -624,7 +607,7 @@ class FileSink(Sink):
 
 def _directory(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(f"FileSink: path is a string or a Path, not {path!r}")
+        raise ConfigurationError(f"FileSink: path must be a string or a Path, not {path!r}")
     text = os.fspath(path)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise ConfigurationError(f"FileSink: {text!r} is not a path")
@@ -632,8 +615,8 @@ def _directory(path: str | os.PathLike[str]) -> Path:
         url = urlsplit(text)
         if url.scheme != "file" or url.netloc not in ("", "localhost"):
             raise ConfigurationError(
-                f"FileSink: {text!r} is not a mounted file system, where a file can be renamed; "
-                "give a path or file:///path"
+                f"FileSink: {text!r} is not in a mounted file system that can rename files; use "
+                "a path or file:///path"
             )
         text = unquote(url.path)
     directory = Path(text).absolute()
@@ -645,18 +628,18 @@ def _check_directory(path: Path) -> None:
     try:
         for part in (path, *path.parents):
             if part.exists() and not part.is_dir():
-                raise ConfigurationError(f"FileSink: {part} is a file; it has to be a directory")
+                raise ConfigurationError(f"FileSink: {part} is a file; it must be a directory")
     except OSError as error:
         raise ConfigurationError(f"FileSink: cannot use {path}: {error.strerror}") from error
 
 
 def _prefix(prefix: str) -> str:
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"FileSink: prefix is a string, not {prefix!r}")
+        raise ConfigurationError(f"FileSink: prefix must be a string, not {prefix!r}")
     if not prefix or prefix[0] in "._" or "/" in prefix or not prefix.isprintable():
         raise ConfigurationError(
             f"FileSink: {prefix!r} cannot begin a file name; it must not be empty, hidden (a "
-            "leading '.' or '_') or hold a '/'"
+            "leading '.' or '_') or contain a '/'"
         )
     if len(prefix.encode()) > 100:
         raise ConfigurationError("FileSink: prefix is longer than 100 bytes")

@@ -14,13 +14,13 @@ from turnback.sinks.base import (
     CommitterContext,
     TransactionInfo,
     WriterContext,
-    open_handle,
+    read_handle,
     seal_handle,
     sink_label,
 )
 from turnback.sinks.ownership import HIDDEN, SUFFIX, SinkIdentity, homes_of, job_home
 from turnback.storage.directory import Access
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.local import LocalStorage
 
 KIND = "file"
@@ -29,14 +29,7 @@ _STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprog
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One finished file that waits for its commit.
-
-    Attributes:
-        staged: Where it is, relative to the sink's directory.
-        final: The name it gets in the sink's directory.
-        length: Its size in bytes.
-        partition: The task it was written by.
-    """
+    """A finished file that waits for its commit; `staged` is where it is, `final` its name then."""
 
     staged: str
     final: str
@@ -63,11 +56,7 @@ class StagedFile(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes, ctx: CommitterContext) -> StagedFile:
         """Read a transaction, and refuse names that lead out of the sink's directory."""
         sink = sink_label(ctx.job, ctx.uid)
-        body = open_handle(KIND, _VERSION, data, sink)
-        try:
-            file = msgspec.msgpack.decode(body, type=cls)
-        except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        file = read_handle(KIND, _VERSION, data, cls, sink)
         staged = PurePosixPath(file.staged)
         if (
             staged.parts[:1] != (HIDDEN,)
@@ -82,14 +71,9 @@ class StagedFile(msgspec.Struct, frozen=True):
         return file
 
 
-def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
-    """Where this sink stages, one directory per attempt."""
-    return root / SinkIdentity.of(ctx).home
-
-
 def attempt_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
     """Where this attempt of the job stages."""
-    return sink_directory(root, ctx) / str(ctx.attempt)
+    return root / SinkIdentity.of(ctx).home / str(ctx.attempt)
 
 
 def new_name(prefix: str, ctx: WriterContext, extension: str) -> str:
@@ -173,21 +157,21 @@ def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
 
 def _problem(file: StagedFile, root: Path | None) -> str | None:
     if root is None:
-        return "where it is staged is not recorded"
+        return "its staging location is not recorded"
     staged = root / file.staged
     final = root / file.final
     try:
         if staged.is_file():
             return None
         if final.is_file():
-            return "published already, only the record of it is missing"
+            return "already published, but not recorded"
         if PublishRecord(root, 0).covers(file):
-            return "published already and taken away by its reader, only the record is missing"
+            return "already published and removed by its reader, but not recorded"
     except OSError as error:
-        return f"{staged} cannot be read: {error.strerror or error}"
+        return f"cannot read {staged}: {error.strerror or error}"
     except TurnbackError as error:
         return str(error)
-    return f"neither {staged} nor {final} is on this machine"
+    return f"neither {staged} nor {final} exists on this machine"
 
 
 _PUBLISHED = "published"
@@ -259,8 +243,7 @@ class PublishRecord:
             known = epochs.pop(attempt, None)
             if known is not None and epoch is not None:
                 epochs[attempt] = min(known, epoch)
-            data = msgspec.json.encode(_Record(epochs, record.dropped))
-            self._storage.put(path, seal(_PUBLISHED, _PUBLISHED_FORMAT, data))
+            self._put(path, _Record(epochs, record.dropped))
 
     def extend(self, files: Iterable[StagedFile]) -> None:
         """Record that files are about to be published; if it raises, nothing may be."""
@@ -292,9 +275,7 @@ class PublishRecord:
         joined = known.joined(new)
         if joined == known:
             return
-        path = home / f"published-{self._attempt}"
-        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(joined))
-        self._storage.put(str(path), data)
+        self._put(str(home / f"published-{self._attempt}"), joined)
         self._own[home] = joined
         if first:
             for older, writer in self._paths(home).items():
@@ -313,8 +294,11 @@ class PublishRecord:
 
     def _get(self, path: str) -> _Record:
         name = f"{self._storage.uri}/{path}"
-        _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
-        return msgspec.json.decode(body, type=_Record)
+        data = self._storage.get(path)
+        return decode_document(_PUBLISHED, _PUBLISHED_FORMAT, data, name, _Record)
+
+    def _put(self, path: str, record: _Record) -> None:
+        self._storage.put(path, encode_document(_PUBLISHED, _PUBLISHED_FORMAT, record))
 
     def _paths(self, home: PurePosixPath) -> dict[str, int]:
         """The files there are, and the attempts that wrote them."""

@@ -24,23 +24,14 @@ _PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 class KafkaSourceCheck:
     """Makes sure that servers answer, take the login, and have the topics.
 
-    Needs confluent-kafka and a login that it can do as well as Java's client; otherwise, Spark
-    will tell.
-
-    Attributes:
-        options: Options of Spark's connector; may hold passwords.
+    Needs confluent-kafka and a login that it can do as well as Java's client; otherwise, Spark will
+    tell. The options may hold passwords.
     """
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, name: str, offset: str | None) -> list[str]:
-        """Check it; gives which partitions were added since.
-
-        Raises:
-            ConfigurationError: A topic is missing, the login is refused, or the source would go on
-                in a partition that it does not read.
-            SourceError: No server answers.
-        """
+        """Check it; gives which partitions were added since."""
         cluster = kafka_cluster(self.options)
         if cluster is None:
             return []
@@ -51,7 +42,7 @@ class KafkaSourceCheck:
             except TurnbackError as error:
                 if encrypted and topics.silent:
                     # Java may trust other certificates than this client does.
-                    _LOG.info("%s; Spark will try", error)
+                    _LOG.info("%s; continuing without this check", error)
                     return []
                 raise
             self._check_positions(name, offset, found, topics)
@@ -72,17 +63,19 @@ class KafkaSourceCheck:
         if not anew:
             return
         names = ", ".join(map(repr, anew))
-        what = f"topic {names} was made anew since: the offsets of the job are those of the old one"
+        what = f"topic {names} was recreated: the offsets of the job belong to the old topic"
         if skips_lost_data(self.options):
             _LOG.warning(
-                "%s: %s; it goes on at the same offsets, as failOnDataLoss says", name, what
+                "%s: %s; it continues at the same offsets, because failOnDataLoss is false",
+                name,
+                what,
             )
             return
         raise ConfigurationError(
-            f"{name}: {what}, and what is in it now would be skipped up to there. Say where it "
-            "goes on, in a savepoint: SavepointWriter.from_existing(...).with_kafka_offsets(uid, "
-            "{...}), or without_sources(uid) for its beginning; or go on at the same offsets: "
-            'set_option("failOnDataLoss", "false")'
+            f"{name}: {what}, and records in the new topic before them would be skipped. Set the "
+            "offsets in a savepoint: SavepointWriter.from_existing(...).with_kafka_offsets(uid, "
+            "{...}), or without_sources(uid) to read from the beginning; or continue at the "
+            'same offsets with set_option("failOnDataLoss", "false")'
         )
 
     def _added(self, offset: str | None, found: Mapping[str, list[int]]) -> list[str]:
@@ -94,7 +87,7 @@ class KafkaSourceCheck:
             for number in numbers
             if known and (topic, number) not in known and reads_topic(self.options, topic)
         ]
-        return [f"{_names(added)} came since: read from the beginning"] if added else []
+        return [f"{_names(added)} added since: reading from the beginning"] if added else []
 
     def _partitions(self, topics: KafkaTopics) -> dict[str, list[int]]:
         """The partitions by topic: of those that are named, or of all for a pattern."""
@@ -117,22 +110,26 @@ class KafkaSourceCheck:
         if skips_lost_data(self.options):
             for text in lost:
                 _LOG.warning(
-                    "%s: %s; it goes on with what is there, as failOnDataLoss says", name, text
+                    "%s: %s; it continues with the available records, because "
+                    "failOnDataLoss is false",
+                    name,
+                    text,
                 )
             return
         if gone:
             raise ConfigurationError(
-                f"{name}: it goes on in {_names(gone)}, which it does not read, or which is not "
-                "there. Read it again; or leave it out of a savepoint: "
-                "SavepointWriter.from_existing(...).with_kafka_offsets(uid, without_topics=[...]); "
-                'or set_option("failOnDataLoss", "false"), which skips whatever is gone'
+                f"{name}: its position contains {_names(gone)}, which it does not read or which "
+                "does not exist. Read it again; or remove it from a savepoint: "
+                "SavepointWriter.from_existing(...).with_kafka_offsets(uid, "
+                "without_topics=[...]); or skip missing records with "
+                'set_option("failOnDataLoss", "false")'
             )
         if lost:
             raise ConfigurationError(
-                f"{name}: Kafka no longer has what comes next: {'; '.join(lost)}. Start from a "
-                "newer checkpoint or savepoint; or choose other offsets in one: "
-                "SavepointWriter.from_existing(...).with_kafka_offsets(uid, {...}); or go on with "
-                'what is there: set_option("failOnDataLoss", "false")'
+                f"{name}: Kafka no longer has the next records: {'; '.join(lost)}. Start from a "
+                "newer checkpoint or savepoint; or set other offsets in one: "
+                "SavepointWriter.from_existing(...).with_kafka_offsets(uid, {...}); or "
+                'continue with the available records: set_option("failOnDataLoss", "false")'
             )
 
 
@@ -208,13 +205,13 @@ def _lost(position: tuple[str, int, int], ends: tuple[int, int]) -> str:
     place = _names([(topic, number)])
     if offset < low:
         return (
-            f"{place} begins at {low} and the job goes on at {offset}, so {low - offset:,} offsets "
-            "are lost, to retention or by deletion"
+            f"{place} begins at {low} and the job is at {offset}, so {low - offset:,} offsets "
+            "are lost to retention or deletion"
         )
     if offset > high:
         return (
-            f"{place} ends at {high} and the job goes on at {offset}: the topic was made anew, "
-            "and what is in it now would be skipped"
+            f"{place} ends at {high} and the job is at {offset}: the topic was recreated, and "
+            "its new records would be skipped"
         )
     return ""
 

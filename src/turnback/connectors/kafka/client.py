@@ -92,12 +92,9 @@ class Cluster:
 
 
 class KafkaClient:
-    """What producers and consumers have in common.
+    """What producers and consumers have in common; `name` is what messages call the sink or source.
 
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the sink, or the source.
-        failure: The error for what may pass, such as a cluster that does not answer.
+    `failure` is the error for what may pass, such as a cluster that does not answer.
     """
 
     def __init__(
@@ -121,18 +118,24 @@ class KafkaClient:
         }
 
     def make(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-        """Make a client.
-
-        Raises:
-            ConfigurationError: A setting cannot be used.
-        """
+        """Make a client; `ConfigurationError` if a setting cannot be used."""
         try:
             return kind(settings)
         except (confluent_kafka().KafkaException, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{self.name}: a setting for Kafka cannot be used: "
-                f"{self.cluster.hide(_text(error))}"
+                f"{self.name}: invalid Kafka setting: {self.cluster.hide(_text(error))}"
             ) from None
+
+    def consumer(self, group: str, own: Mapping[str, Any]) -> Any:
+        """Make a consumer that creates no topics and commits nothing by itself."""
+        fixed = {"enable.auto.commit": False, "allow.auto.create.topics": False}
+        settings = self.settings({"group.id": group, **fixed, **own}, of_producers(self.cluster))
+        return self.make(confluent_kafka().Consumer, settings)
+
+    def admin(self, own: Mapping[str, Any] | None = None) -> Any:
+        """Make a client that looks things up."""
+        api = require("confluent_kafka.admin", "kafka", "KafkaSink")
+        return self.make(api.AdminClient, self.settings(own or {}, of_producers(self.cluster)))
 
     @contextmanager
     def failures(self, what: str) -> Iterator[None]:
@@ -159,18 +162,18 @@ class KafkaClient:
         start = f"{self.name}: cannot {what} at {self.cluster.servers}: "
         if self.refused is not None or code in _LOGIN:
             return ConfigurationError(
-                f"{start}Kafka refused the login: {self._refusal or text}. Check the properties "
+                f"{start}Kafka rejected the login: {self._refusal or text}. Check the properties "
                 "security.protocol, sasl.* and ssl.*"
             )
         if code in FORBIDDEN:
-            return ConfigurationError(f"{start}{text}. Ask for the right in Kafka's ACLs")
+            return ConfigurationError(f"{start}{text}. Request this permission in Kafka's ACLs")
         if code in NO_TOPIC:
             return ConfigurationError(f"{start}{text}. Create the topic first")
         if code == "INVALID_TRANSACTION_TIMEOUT":
             return ConfigurationError(
                 f"{start}the transaction timeout is above the broker's maximum. Set the property "
-                "transaction.timeout.ms to at most the broker's transaction.max.timeout.ms, which "
-                "is 900000 unless someone has changed it"
+                "transaction.timeout.ms to at most the broker's transaction.max.timeout.ms, "
+                "which is 900000 by default"
             )
         if code == "MSG_SIZE_TOO_LARGE":
             return ConfigurationError(
@@ -178,7 +181,7 @@ class KafkaClient:
                 "max.message.bytes"
             )
         if code in _AWAY:
-            text += ". Is that where Kafka is, and can this machine reach it?"
+            text += ". Check that the address is correct and that this machine can reach it"
         return self._failure(f"{start}{text}")
 
     def _on_error(self, error: Any) -> None:
@@ -197,11 +200,9 @@ class TransactionalProducer(KafkaClient):
     """Writes transactions under one id; whoever made the last producer of an id fences the others.
 
     When it is made, what an earlier producer left is settled: a transaction that was about to be
-    committed is, any other is aborted.
-
-    Args:
-        one_by_one: Whether each record goes by itself. Kafka measures what comes together against
-            the limit for one record, and the limit of a topic may be below what producers gather.
+    committed is, any other is aborted. With `one_by_one` each record goes by itself: Kafka measures
+    what comes together against the limit for one record, and the limit of a topic may be below what
+    producers gather.
     """
 
     def __init__(
@@ -272,7 +273,7 @@ class TransactionalProducer(KafkaClient):
             answer.result(2 * START_S)
         except FutureTimeoutError:
             kinds = confluent_kafka().KafkaError
-            silent = kinds(kinds._TIMED_OUT, "the coordinator of a consumer group does not answer")
+            silent = kinds(kinds._TIMED_OUT, "the coordinator of a consumer group does not respond")
             raise confluent_kafka().KafkaException(silent) from None
 
     def close(self) -> None:

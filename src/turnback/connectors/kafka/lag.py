@@ -15,7 +15,7 @@ from turnback.connectors.kafka.check import (
     reads_topic,
     skips_lost_data,
 )
-from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka, of_producers
+from turnback.connectors.kafka.client import Cluster, KafkaClient, confluent_kafka
 from turnback.connectors.kafka.positions import kafka_positions
 from turnback.connectors.kafka.topics import topic_ids
 from turnback.core.clock import Clock, SystemClock
@@ -35,12 +35,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class TopicRetention:
-    """For how long a topic keeps records.
-
-    Attributes:
-        ms: For so long; None for ever.
-        by_size: Whether records go when there are too many bytes.
-    """
+    """For how long a topic keeps records, None for ever; `by_size` if there is a limit in bytes."""
 
     ms: int | None
     by_size: bool
@@ -53,12 +48,8 @@ class TopicRetention:
 class KafkaOffsets(KafkaClient):
     """Asks where partitions begin and end, and how old a record is.
 
-    Whatever Kafka does not answer in time is a `SourceError`.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the source.
-        committed: Whether only committed records count, as its readers see them.
+    Whatever Kafka does not answer in time is a `SourceError`. With `committed` only committed
+    records count, as its readers see them.
     """
 
     def __init__(self, cluster: Cluster, name: str, *, committed: bool = True) -> None:
@@ -67,12 +58,10 @@ class KafkaOffsets(KafkaClient):
         levels = confluent_kafka().IsolationLevel
         self._level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         # While a broker is away its clients would log that again and again.
-        settings = self.settings({"log_level": 0}, of_producers(cluster))
-        self._admin = self.make(self._api.AdminClient, dict(settings))
+        quiet = {"log_level": 0}
+        self._admin = self.admin(quiet)
         own = {
-            "group.id": "turnback.lag",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
+            **quiet,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -82,7 +71,7 @@ class KafkaOffsets(KafkaClient):
             "fetch.message.max.bytes": 64 * 1024,
             "fetch.wait.max.ms": 100,
         }
-        self._consumer = self.make(confluent_kafka().Consumer, {**settings, **own})
+        self._consumer = self.consumer("turnback.lag", own)
 
     def partitions(self, topics: Collection[str] | None) -> list[Place]:
         """All partitions of these topics that are there; of all topics, if none is given."""
@@ -97,7 +86,6 @@ class KafkaOffsets(KafkaClient):
         return [(name, number) for name, topic in found.items() for number in topic.partitions]
 
     def begins(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that each partition still has."""
         return self._list(places, self._api.OffsetSpec.earliest())
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -113,12 +101,11 @@ class KafkaOffsets(KafkaClient):
         end = time.monotonic() + _RECORDS_S
         asked = list(positions.items())
         for first in range(0, len(asked), _AT_ONCE):
-            with self.failures("look at the next records"):
+            with self.failures("read the next records"):
                 self._read_next(dict(asked[first : first + _AT_ONCE]), end, found)
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's ids of topics, by name; see `topic_ids`."""
         names = list(topics)
 
         def ids() -> dict[str, str]:
@@ -171,8 +158,8 @@ class KafkaOffsets(KafkaClient):
         found = self.ask("look up offsets", offsets, ANSWER_S, self._admin)
         if any(offset < 0 for offset in found.values()):  # what librdkafka makes of a timeout
             raise SourceError(
-                f"{self.name}: cannot look up offsets at {self.cluster.servers}: no answer within "
-                f"{ANSWER_S:g} s"
+                f"{self.name}: cannot look up offsets at {self.cluster.servers}: no response "
+                f"within {ANSWER_S:g} s"
             )
         return found
 
@@ -220,8 +207,8 @@ def kafka_lag(options: Mapping[str, str], group: str | None = None) -> OpenLagRe
     if cluster is None:
         if group is not None:
             _LOG.warning(
-                "no offsets are committed to the consumer group %r: that needs confluent-kafka, "
-                "and a login that it can do as Java's client does",
+                "not committing offsets to the consumer group %r: that requires "
+                "confluent-kafka, and a login method that both it and the Java client support",
                 group,
             )
         return None
@@ -276,8 +263,8 @@ class KafkaLagReader:
             for topic in self._ids:
                 if topic in before and before[topic] != self._ids[topic]:
                     _LOG.warning(
-                        "topic %r was made anew while the job reads it: what is in it now is "
-                        "skipped up to the offset where the job is",
+                        "topic %r was recreated while the job reads it: its new records are "
+                        "skipped up to the job's offset",
                         topic,
                     )
         newest = skips_lost_data(self._options)

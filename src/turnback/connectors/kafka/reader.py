@@ -29,9 +29,6 @@ def kafka_frame(
     """Records of Kafka as a stream: columns of their values, then of what else is wanted.
 
     Records without a value, which delete in a compacted topic, are left out.
-
-    Raises:
-        ConfigurationError: Spark has no connector for Kafka, or it refuses an option.
     """
     try:
         records = spark.readStream.format("kafka").options(**options).load()
@@ -52,8 +49,8 @@ def how_to_get(version: str) -> str:
     """How to get the connector for this version of Spark."""
     return (
         f"Start with `turnback run -D spark.jars.packages={connector_package(version)}`, or "
-        f"`spark-submit --packages {connector_package(version)}`; where there is no internet, put "
-        "the jar and those it needs into spark.jars"
+        f"`spark-submit --packages {connector_package(version)}`; without internet access, put "
+        "the jar and its dependencies into spark.jars"
     )
 
 

@@ -83,7 +83,7 @@ class KafkaRecordSerializationSchema:
         names = [name for name, _ in stream_columns(type)]
         if self._key_field is not None and self._key_field not in names:
             raise ConfigurationError(
-                f"{sink}: the elements have no field {self._key_field!r} for the key; there are "
+                f"{sink}: the elements have no field {self._key_field!r} for the key; available: "
                 f"{', '.join(names)}"
             )
 
@@ -153,13 +153,8 @@ def require_topics(cluster: Cluster, topics: set[str], sink: str) -> None:
 class RecordLimits:
     """What topics refuse, so that tasks refuse it before it is promised.
 
-    Asks Kafka once for each topic and attempt of a job in this process.
-
-    Args:
-        cluster: Where the topics are.
-        topic: The topic of records that name none.
-        sink: What error messages call the sink.
-        attempt: Stands for an attempt of a job; limits may be changed between two.
+    Asks Kafka once for each topic and attempt of a job in this process: limits may be changed
+    between two attempts. `topic` is that of records that name none.
     """
 
     def __init__(self, cluster: Cluster, topic: str, sink: str, attempt: tuple[str, int]) -> None:
@@ -171,11 +166,7 @@ class RecordLimits:
         self._client_bytes = int(given)
 
     def check(self, records: Batch) -> None:
-        """Refuse elements of the type `RECORDS` that their topics would refuse.
-
-        Raises:
-            ConfigurationError: A record is too large, or has no key and needs one.
-        """
+        """Refuse elements of the type `RECORDS` that their topics would refuse."""
         topics, keys, values = records.arrow.columns
         if topics.null_count:
             self._check(self._topic, keys, values)
@@ -188,22 +179,22 @@ class RecordLimits:
         limits = _limits_of(self._cluster, topic, self._sink, self._attempt)
         if limits.needs_key and keys.null_count:
             raise ConfigurationError(
-                f"{self._sink}: topic {topic!r} is compacted and refuses records without a key, "
-                "and an element has none. Set a key, or filter such elements out before the sink"
+                f"{self._sink}: topic {topic!r} is compacted and rejects records without a key, "
+                "but an element has none. Set a key, or filter such elements out before the sink"
             )
         lengths = (pc.fill_null(pc.binary_length(column), 0) for column in (keys, values))
         largest = pc.max(pc.add(*lengths)).as_py()
         if largest > self._client_bytes:
             raise ConfigurationError(
-                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, and the client "
-                f"takes {self._client_bytes}. Raise the property message.max.bytes, and the "
-                "topic's max.message.bytes with it"
+                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, but the client "
+                f"accepts at most {self._client_bytes}. Raise the property message.max.bytes, "
+                "and also the topic's max.message.bytes"
             )
         if limits.bytes is not None and largest + _AROUND_A_RECORD > limits.bytes:
             raise ConfigurationError(
-                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, and the topic "
-                f"takes {limits.bytes} with up to {_AROUND_A_RECORD} around it, before it is "
-                "compressed. Raise the topic's max.message.bytes"
+                f"{self._sink}: a record for topic {topic!r} has {largest} bytes, but the topic "
+                f"accepts at most {limits.bytes} before compression, including up to "
+                f"{_AROUND_A_RECORD} of overhead. Raise the topic's max.message.bytes"
             )
 
 
@@ -252,7 +243,7 @@ class KafkaRecordSerializationSchemaBuilder:
             )
         if isinstance(topics, str) or not isinstance(topics, Sequence) or not topics:
             raise ConfigurationError(
-                f"{what} takes topics, a list of at least one that exists, not {topics!r:.80}"
+                f"{what} takes a list of at least one existing topic, not {topics!r:.80}"
             )
         self._topics = tuple(_name("set_topic_selector", topic) for topic in topics)
         self._select = select
@@ -290,7 +281,7 @@ class KafkaRecordSerializationSchemaBuilder:
             raise ConfigurationError(f"{what}: call set_value_serialization_schema(...)")
         if self._key is not None and self._key_field is not None:
             raise ConfigurationError(
-                f"{what}: set_key_field and set_key_serialization_schema exclude each other"
+                f"{what}: set_key_field and set_key_serialization_schema cannot be used together"
             )
         return KafkaRecordSerializationSchema(
             self._topics, self._value, self._key, self._key_field, self._select
@@ -311,8 +302,8 @@ def _checked(schema: SerializationSchema, payloads: Payloads) -> Payloads:
     for payload in payloads:
         if payload is not None and not isinstance(payload, bytes):
             raise SinkError(
-                f"{type(schema).__name__}.serialize returned {payload!r:.60}; it has to return "
-                "bytes, or None"
+                f"{type(schema).__name__}.serialize returned {payload!r:.60}; it must return "
+                "bytes or None"
             )
     return payloads
 
@@ -336,6 +327,6 @@ def _name(method: str, topic: Any) -> str:
 def _topic(chosen: Any) -> str:
     if not isinstance(chosen, str) or not chosen:
         raise SinkError(
-            f"the topic selector returned {chosen!r:.60}; it has to return the name of a topic"
+            f"the topic selector returned {chosen!r:.60}; it must return the name of a topic"
         )
     return chosen

@@ -27,7 +27,6 @@ from turnback.connectors.kafka.client import (
     TransactionalProducer,
     confluent_kafka,
     look_again,
-    of_producers,
     producer_defaults,
     retry_while,
     send_all,
@@ -59,6 +58,7 @@ from turnback.sinks.base import (
     TransactionInfo,
     WriterContext,
     attempt_of,
+    is_known_attempt,
     promised_version,
     require_known_attempt,
     require_newest_attempt,
@@ -93,20 +93,12 @@ class StoredOffset(NamedTuple):
 
 
 class KafkaMemory(KafkaClient):
-    """The compacted topic.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the sink.
-        create: Whether to create the topic if it is not there.
-    """
+    """The compacted topic, which is created if it is not there and `create` says so."""
 
     def __init__(self, cluster: Cluster, name: str, *, create: bool) -> None:
         super().__init__(cluster, name)
-        settings = self.settings({}, of_producers(cluster))
         self._api = require("confluent_kafka.admin", "kafka", "KafkaSink")
-        self._admin = self.make(self._api.AdminClient, dict(settings))
-        self._settings = settings
+        self._admin = self.admin()
         self._consumer = self._new_consumer("read_committed")
         with self.failures(f"find topic {TOPIC!r}"):
             there = self._is_there()
@@ -118,9 +110,10 @@ class KafkaMemory(KafkaClient):
         """Whether notes can be read from the topic and written to it."""
         if create and not self.usable:
             _LOG.warning(
-                "%s: topic %r at %s cannot be %s, so Kafka remembers whose a transactional-id "
-                "prefix is for offsets.retention.minutes only. Create it with one partition and "
-                "cleanup.policy=compact, and let this user read and write it",
+                "%s: topic %r at %s cannot be %s, so Kafka remembers the owner of a "
+                "transactional-id prefix only for offsets.retention.minutes. Create the topic "
+                "with one partition and cleanup.policy=compact, and let this user read and "
+                "write it",
                 *(name, TOPIC, cluster.servers, "used" if there else "created"),
             )
 
@@ -132,15 +125,9 @@ class KafkaMemory(KafkaClient):
         """The newest note under a name.
 
         An open transaction of any sink hides what is behind it. That matters only if there is
-        something under this name.
-
-        Args:
-            name: The name.
-            settled: Whether to wait for what is hidden under this name. It may be in a transaction
-                that lasts until somebody makes a producer of the same transactional id.
-
-        Raises:
-            SinkError: A transaction has hidden a note for too long.
+        something under this name: then `settled` waits for it. It may be in a transaction that
+        lasts until somebody makes a producer of the same transactional id, so a `SinkError` ends
+        the wait.
         """
         until = time.monotonic() + kafka_client.PATIENCE_S
         levels = confluent_kafka().IsolationLevel
@@ -154,9 +141,10 @@ class KafkaMemory(KafkaClient):
                     break
                 if time.monotonic() > until:
                     raise SinkError(
-                        f"{self.name}: a transaction that is open in topic {TOPIC!r} at "
-                        f"{self.cluster.servers} hides what is noted of {name!r}. It ends when its "
-                        "job is started again, or after its transaction.timeout.ms; try again then"
+                        f"{self.name}: an open transaction in topic {TOPIC!r} at "
+                        f"{self.cluster.servers} hides the record of {name!r}. It ends when its "
+                        "job is started again, or after its transaction.timeout.ms; try again "
+                        "then"
                     )
                 time.sleep(0.1)
         return (
@@ -173,15 +161,8 @@ class KafkaMemory(KafkaClient):
             return any(k == key for k, _ in self._read(consumer, stable, end))
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": "turnback.memory",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": level,
-        }
-        return self.make(confluent_kafka().Consumer, {**self._settings, **own})
+        own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+        return self.consumer("turnback.memory", {**own, "isolation.level": level})
 
     def _end(self, level: Any) -> int:
         place = confluent_kafka().TopicPartition(TOPIC, 0)
@@ -190,7 +171,7 @@ class KafkaMemory(KafkaClient):
 
         def offset() -> int:
             # One that has seen the broker before it was restarted would go on asking for the past.
-            admin = self.make(self._api.AdminClient, dict(self._settings))
+            admin = self.admin()  # which has to live until it has answered
             asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=wait_s)
             return int(asked[place].result().offset)
 
@@ -219,7 +200,7 @@ class KafkaMemory(KafkaClient):
             consumer.unassign()
         raise SinkError(
             f"{self.name}: cannot read topic {TOPIC!r} at {self.cluster.servers} to its end: no "
-            f"answer within {kafka_client.PATIENCE_S:g} s"
+            f"response within {kafka_client.PATIENCE_S:g} s"
         )
 
     def _create(self) -> bool:
@@ -272,7 +253,7 @@ class KafkaMemory(KafkaClient):
         except confluent_kafka().KafkaException as error:
             if error.args[0].name() in FORBIDDEN:
                 return False
-            raise self.explain(error.args[0], f"look up who may write topic {TOPIC!r}") from error
+            raise self.explain(error.args[0], f"look up the ACLs of topic {TOPIC!r}") from error
         names = {operation.name for operation in found or ()}
         return not names or {"READ", "WRITE"} <= names
 
@@ -294,11 +275,10 @@ class GroupOffsetStore(KafkaClient):
     def get(self, *, settled: bool = True) -> list[StoredOffset]:
         """What is remembered; the newest last.
 
-        Args:
-            settled: Whether to wait until no transaction is open that may change it. A producer of
-                the same transactional id ends such a transaction; until there is one, it may last.
+        With `settled` it waits until no transaction is open that may change it. A producer of the
+        same transactional id ends such a transaction; until there is one, it may last.
         """
-        with self.failures("read how far it is"):
+        with self.failures("read its progress"):
             found = self._of_group(self._places, settled)
         if not found and self._memory.usable:
             kept = self._memory.find(self.group, settled=settled)
@@ -310,7 +290,7 @@ class GroupOffsetStore(KafkaClient):
         found = self.get(settled=settled)
         if found:
             return found
-        with self.failures("read whose it is"):
+        with self.failures("read its owner"):
             topics = self._memory.topics()
             for first in range(0, len(topics), _AT_ONCE):
                 found += self._of_group(topics[first : first + _AT_ONCE], settled)
@@ -336,14 +316,7 @@ class GroupOffsetStore(KafkaClient):
         return [StoredOffset(p.offset, p.metadata or "") for p in found if p.offset >= 0]
 
     def _new_consumer(self, level: str) -> Any:
-        own = {
-            "group.id": self.group,
-            "enable.auto.commit": False,
-            "isolation.level": level,
-            "allow.auto.create.topics": False,
-        }
-        settings = self.settings(own, of_producers(self.cluster))
-        return self.make(confluent_kafka().Consumer, settings)
+        return self.consumer(self.group, {"isolation.level": level})
 
     def offsets(self, value: StoredOffset) -> GroupOffsets:
         """What a transaction commits so that it is remembered."""
@@ -368,10 +341,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
     """The job that a transactional-id prefix belongs to, and which of its sinks uses it.
 
     The number beside it is the job's newest attempt; 0 until one has begun since it is the owner.
-
-    Attributes:
-        job_id: Identity of the job's lineage; older versions of Turnback did not note it.
-        nonce: Which driver has that attempt, likewise.
+    Older versions of Turnback noted neither job id nor nonce.
     """
 
     job: str
@@ -382,12 +352,7 @@ class PrefixOwner(msgspec.Struct, frozen=True):
 
 
 class KafkaProgress(msgspec.Struct, frozen=True):
-    """Who has published up to the version beside it.
-
-    Attributes:
-        directory_id: The job directory; copies of it have the same job id.
-        nonce: Which driver had the attempt that staged the epoch.
-    """
+    """The job directory that has published up to the version beside it, and its driver then."""
 
     directory_id: str
     nonce: str = ""
@@ -440,11 +405,11 @@ class TransactionalDelivery(WriteAheadSink):
         self._silent: TurnbackError | None = None
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        assert self._records is not None, "this sink only settles"
+        assert self._records is not None, "this sink only resolves transactions"
         return _RecordWriter(self._cluster, self._records, ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        assert self._records is not None, "this sink only settles"
+    def check_target(self, ctx: CommitterContext) -> None:
+        assert self._records is not None, "this sink only resolves transactions"
         check_target(self._cluster, self._records, ctx)
         if ctx.job_directory is None:
             return
@@ -458,7 +423,7 @@ class TransactionalDelivery(WriteAheadSink):
                 for progress, former in self._former(owner, memory, ctx, opened):
                     self._require_promised(progress, former)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the prefix.
 
         With an attempt of the job comes which of its sinks it is, so that a second one with the
@@ -532,7 +497,7 @@ class TransactionalDelivery(WriteAheadSink):
         note = _decode(found.note, KafkaProgress(""))
         if found.number and not note.directory_id:
             return True
-        is_known = _knows(ctx, attempt_of(found.number), note.nonce)
+        is_known = is_known_attempt(ctx, attempt_of(found.number), note.nonce)
         return not is_known or promised_version(ctx, found.number) < found.number
 
     def open(self, ctx: CommitterContext) -> None:
@@ -580,7 +545,7 @@ class TransactionalDelivery(WriteAheadSink):
         2. look whose the prefix is, and whether it is written
         3. write it again if it is not there
         """
-        assert self._claimant is not None, "open comes first"
+        assert self._claimant is not None, "call open first"
         failures = KafkaClient(self._cluster, sink_label(self._claimant.job, self._claimant.uid))
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -598,7 +563,7 @@ class TransactionalDelivery(WriteAheadSink):
                 if not tries_left or (isinstance(explained, ConfigurationError) and not gathered):
                     raise explained from error
                 self._one_by_one = self._one_by_one or gathered
-                _LOG.warning("%s; trying again", explained)
+                _LOG.warning("%s; retrying", explained)
             except BaseException:
                 self._drop_producer()  # its transaction is open
                 raise
@@ -653,15 +618,15 @@ class TransactionalDelivery(WriteAheadSink):
     def _records_of(self, output: StagedOutput) -> Iterator[Record]:
         if output.type != RECORDS:
             raise SinkError(
-                f"epoch {output.epoch} was staged as {output.type}, not as records of Kafka; start "
-                "the job once with the version of Turnback that has staged it"
+                f"epoch {output.epoch} was staged as {output.type}, not as Kafka records; start "
+                "the job once with the version of Turnback that staged it"
             )
         for batch in output.batches():
             yield from staged_records(batch, self._topics[0])
 
     def _new_producer(self) -> TransactionalProducer:
-        assert self._owner is not None, "open comes first"
-        assert self._claimant is not None, "open comes first"
+        assert self._owner is not None, "call open first"
+        assert self._claimant is not None, "call open first"
         return self._fencing_producer(self._owner, self._claimant)
 
     def _fencing_producer(
@@ -672,13 +637,13 @@ class TransactionalDelivery(WriteAheadSink):
         It is looked up before, because making one fences whoever has it now, and afterwards,
         because only then nobody else can change it without fencing this one.
         """
-        self._check_owner(register, ctx, settled=False)
+        self._look_up_owner(register, ctx, settled=False)
         name = sink_label(ctx.job, ctx.uid)
         producer = TransactionalProducer(
             self._cluster, self.prefix, name, one_by_one=self._one_by_one
         )
         try:
-            self._check_owner(register, ctx, settled=True)
+            self._look_up_owner(register, ctx, settled=True)
         except BaseException:
             producer.close()
             raise
@@ -692,7 +657,6 @@ class TransactionalDelivery(WriteAheadSink):
     def _notes(
         self, ctx: CommitterContext, output: StagedOutput
     ) -> list[tuple[GroupOffsetStore, StoredOffset]]:
-        """What Kafka has to remember with the records of an epoch."""
         known = ctx.attempts.nonce_of(output.attempt) if ctx.attempts is not None else None
         progress = _encode(KafkaProgress(ctx.directory_id, known or ""))
         notes = [(self._register(ctx), StoredOffset(output.version, progress))]
@@ -720,8 +684,7 @@ class TransactionalDelivery(WriteAheadSink):
         return found[-1] if found else None
 
     def _register(self, ctx: CommitterContext) -> GroupOffsetStore:
-        """The register of how far the sink is."""
-        assert self._memory is not None, "open comes first"
+        assert self._memory is not None, "call open first"
         key = f"{ctx.directory_id}.{ctx.job_id}.{ctx.uid}"
         register = self._registers.get(key)
         if register is None:
@@ -767,16 +730,10 @@ class TransactionalDelivery(WriteAheadSink):
     def _owner_register(self, memory: KafkaMemory) -> GroupOffsetStore:
         return GroupOffsetStore(memory, f"turnback.{self.prefix}", self._topics[0])
 
-    def _check_owner(
-        self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
-    ) -> bool:
-        """Whether the prefix is this job's since before; refuses one that somebody else has."""
-        return self._look_up_owner(register, ctx, settled=settled)[0]
-
     def _look_up_owner(
         self, register: GroupOffsetStore, ctx: CommitterContext, *, settled: bool
     ) -> tuple[bool, PrefixOwner]:
-        """As `_check_owner`; with it, who had the prefix last.
+        """Whether the prefix is this job's since before, and who had it last; refuses all others.
 
         What is not settled may be about to change: a transaction shows a moment after its commit.
         So nothing is refused for it, unless it stays.
@@ -808,7 +765,7 @@ class TransactionalDelivery(WriteAheadSink):
         newest = found[-1]
         owner = _decode(newest.note, _UNKNOWN)
         self._refuse_own(ctx, owner, newest.number)
-        return owner.job_id != ctx.job_id or _knows(ctx, newest.number, owner.nonce)
+        return owner.job_id != ctx.job_id or is_known_attempt(ctx, newest.number, owner.nonce)
 
     def _refuse_other(self, ctx: CommitterContext, owner: PrefixOwner) -> None:
         """Refuse the prefix of another job, unless it may be taken over and loses nothing."""
@@ -818,9 +775,9 @@ class TransactionalDelivery(WriteAheadSink):
         if not ctx.take_over:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} belongs to {who}, and two "
-                "jobs that share it would abort each other's transactions. Give this sink another "
-                "prefix; or stop the other job and take its output over for good, with "
-                "take_over_sinks=True (turnback run --take-over-sinks)"
+                "jobs that share it would abort each other's transactions. Give this sink "
+                "another prefix; or stop the other job and take its output over permanently "
+                "with take_over_sinks=True (turnback run --take-over-sinks)"
             )
         if not known or ctx.other_jobs is None:
             return
@@ -829,15 +786,15 @@ class TransactionalDelivery(WriteAheadSink):
         except StorageError as error:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
-                f"{who}: whether that job has promised output cannot be read: {error}. Give this "
-                "sink another prefix, or make that directory readable"
+                f"{who}, because it is unknown whether that job has in-doubt output: {error}. "
+                "Give this sink another prefix, or make that directory readable"
             ) from error
         if promised:
             raise ConfigurationError(
                 f"{name}: the transactional-id prefix {self.prefix!r} cannot be taken over from "
-                f"{who} yet: {promised} transactions of that job are promised and not committed, "
-                f"and would be lost. Stop it, then run `turnback transactions commit {owner.job}`, "
-                "or abort if they are not wanted"
+                f"{who} yet: {promised} in-doubt transactions of that job are not committed and "
+                f"would be lost. Stop it, then run `turnback transactions commit {owner.job}`, "
+                "or abort to discard them"
             )
 
     def _refuse_own(self, ctx: CommitterContext, owner: PrefixOwner, attempt: int) -> None:
@@ -845,15 +802,15 @@ class TransactionalDelivery(WriteAheadSink):
         name = sink_label(ctx.job, ctx.uid)
         if ctx.attempt and owner.uid != ctx.uid and attempt == ctx.attempt:
             raise ConfigurationError(
-                f"{name}: sink {owner.uid!r} of this job has the transactional-id prefix "
-                f"{self.prefix!r} too; give each sink one of its own"
+                f"{name}: sink {owner.uid!r} of this job also has the transactional-id prefix "
+                f"{self.prefix!r}; give each sink its own prefix"
             )
         job_id = owner.job_id or ctx.job_id
         place = f"the transactional-id prefix {self.prefix!r}"
         require_newest_attempt(ctx, job_id, attempt, owner.nonce, place)
         if job_id == ctx.job_id and 0 < ctx.attempt < attempt:
             raise SinkError(
-                f"{name}: attempt {attempt} of the job publishes now, and this is attempt "
+                f"{name}: attempt {attempt} of the job now publishes, not this attempt "
                 f"{ctx.attempt}"
             )
 
@@ -861,12 +818,12 @@ class TransactionalDelivery(WriteAheadSink):
         self, ctx: CommitterContext, register: GroupOffsetStore, output: StagedOutput
     ) -> ConfigurationError:
         return ConfigurationError(
-            f"{sink_label(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
-            "after offsets.retention.minutes, so whether epoch "
-            f"{output.epoch} of attempt {output.attempt} was published is not known. Look into "
-            f"topic {self._topics[0]!r}. If it was: `turnback transactions abort {ctx.job}`. "
-            f"If not, set the offset of partition 0 of group {register.group!r} to 0 with "
-            "kafka-consumer-groups --reset-offsets, and start again"
+            f"{sink_label(ctx.job, ctx.uid)}: Kafka no longer has the progress of this sink, "
+            "which expires after offsets.retention.minutes, so it is unknown whether epoch "
+            f"{output.epoch} of attempt {output.attempt} was published. Check topic "
+            f"{self._topics[0]!r}. If it was published, run `turnback transactions abort "
+            f"{ctx.job}`. If not, set the offset of partition 0 of group {register.group!r} to 0 "
+            "with kafka-consumer-groups --reset-offsets, and start again"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -895,15 +852,6 @@ def _decode(note: str, otherwise: N) -> N:
         return msgspec.json.decode(note, type=type(otherwise))
     except msgspec.MsgspecError:
         return otherwise
-
-
-def _knows(ctx: CommitterContext, attempt: int, nonce: str) -> bool:
-    """Whether the job directory knows of an attempt, whatever the user allows."""
-    try:
-        require_known_attempt(replace(ctx, take_over=False), attempt, nonce, "")
-    except ConfigurationError:
-        return False
-    return True
 
 
 def _write(
@@ -962,8 +910,7 @@ _FLUSH_S = 120.0
 class StreamingDelivery(Sink):
     """Writes from tasks, at once; what a task has written cannot be taken back.
 
-    Args:
-        waits: Whether an epoch ends only when Kafka has all its records.
+    If it `waits`, an epoch ends only when Kafka has all its records.
     """
 
     def __init__(
@@ -973,7 +920,7 @@ class StreamingDelivery(Sink):
         self.records = records
         self._waits = waits
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         check_target(self.cluster, self.records, ctx)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
@@ -1006,8 +953,8 @@ class _StreamingWriter(SinkWriter):
             self._check()
             if left:
                 raise SinkError(
-                    f"{self._client.name}: Kafka has not taken {left} records within "
-                    f"{_FLUSH_S:g} s; the epoch is tried again"
+                    f"{self._client.name}: Kafka has not accepted {left} records within "
+                    f"{_FLUSH_S:g} s; the epoch will be retried"
                 )
         return None
 
@@ -1110,11 +1057,11 @@ class KafkaSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return self._delivery.writer(ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        self._delivery.check_claim(ctx)
+    def check_target(self, ctx: CommitterContext) -> None:
+        self._delivery.check_target(ctx)
 
-    def claim(self, ctx: CommitterContext) -> None:
-        self._delivery.claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        self._delivery.acquire_target(ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         return self._delivery.committer(ctx)
@@ -1179,8 +1126,8 @@ def _properties_here(names: str) -> dict[str, str]:
     missing = [v for n, v in variables.items() if n.startswith(login) and v not in os.environ]
     if missing:
         raise ConfigurationError(
-            "the sink logs in to Kafka with properties that are kept nowhere. Set the environment "
-            f"variables {', '.join(missing)}, or give the program as well"
+            "the sink logs in to Kafka with properties that are not stored. Set the environment "
+            f"variables {', '.join(missing)}, or specify the program too"
         )
     return {n: os.environ[v] for n, v in variables.items() if v in os.environ}
 
@@ -1214,7 +1161,7 @@ class KafkaSinkBuilder:
         if not isinstance(record_serializer, KafkaRecordSerializationSchema):
             raise ConfigurationError(
                 "KafkaSink: set_record_serializer takes a KafkaRecordSerializationSchema, not "
-                f"{record_serializer!r:.80}; its builder has to be built"
+                f"{record_serializer!r:.80}; call build() on its builder"
             )
         self._records = record_serializer
         return self
@@ -1242,11 +1189,11 @@ class KafkaSinkBuilder:
             raise ConfigurationError(f"KafkaSink: do not set {key!r}; call {_OWN[key]}")
         if key == "sasl.jaas.config":
             raise ConfigurationError(
-                "KafkaSink: sasl.jaas.config is of Java's client; set sasl.mechanism, "
-                "sasl.username and sasl.password"
+                "KafkaSink: sasl.jaas.config is a setting of the Java client; set "
+                "sasl.mechanism, sasl.username and sasl.password"
             )
         if not isinstance(value, str | int | float | bool):
-            raise ConfigurationError(f"KafkaSink: the property {key!r} has to be a string")
+            raise ConfigurationError(f"KafkaSink: the property {key!r} must be a string")
         self._properties[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -1264,8 +1211,8 @@ class KafkaSinkBuilder:
         exactly_once = self._guarantee is DeliveryGuarantee.EXACTLY_ONCE
         if exactly_once and self._prefix is None:
             raise ConfigurationError(
-                "KafkaSink: exactly-once needs set_transactional_id_prefix(...), a name that no "
-                "other sink has; it must stay the same when the job is started again"
+                "KafkaSink: exactly-once needs set_transactional_id_prefix(...) with a name "
+                "that is unique to this sink and stays the same when the job is started again"
             )
         cluster = Cluster(self._servers, dict(self._properties))
         return KafkaSink(

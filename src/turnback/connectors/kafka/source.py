@@ -36,19 +36,15 @@ class KafkaTopicPartition(NamedTuple):
 
 
 def offsets_by_topic(what: str, offsets: Any) -> dict[str, dict[str, int]]:
-    """Offsets as Spark's connector takes them, from those by partition.
-
-    Raises:
-        ConfigurationError: They are none; begins with `what`.
-    """
+    """Offsets by partition as Spark's connector takes them; messages begin with `what`."""
     if not isinstance(offsets, Mapping) or not offsets:
         raise ConfigurationError(f"{what} takes offsets by partition, not {offsets!r:.80}")
     found: dict[str, dict[str, int]] = {}
     for place, offset in offsets.items():
         if not _is_partition(place):
-            raise ConfigurationError(f"{what}: {place!r:.80} is no KafkaTopicPartition")
+            raise ConfigurationError(f"{what}: {place!r:.80} is not a KafkaTopicPartition")
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise ConfigurationError(f"{what}: {offset!r:.80} is no offset")
+            raise ConfigurationError(f"{what}: {offset!r:.80} is not an offset")
         found.setdefault(place[0], {})[str(place[1])] = offset
     return found
 
@@ -186,7 +182,7 @@ class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
             re.compile(pattern)
         except re.error as error:
             raise ConfigurationError(
-                f"KafkaSource: {pattern!r} is no regular expression: {error}"
+                f"KafkaSource: {pattern!r} is not a regular expression: {error}"
             ) from None
         return self._subscribe("subscribePattern", pattern)
 
@@ -201,7 +197,7 @@ class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
         return self
 
     def _other_formats(self) -> str:
-        return '. For another format use from_dataframe with spark.readStream.format("kafka")'
+        return '. For other formats, use from_dataframe with spark.readStream.format("kafka")'
 
     def set_max_records_per_epoch(self, number: int) -> Self:
         """Set how many records one epoch reads at most, of all partitions together."""
@@ -245,8 +241,8 @@ class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
     def _subscribe(self, how: str, what: str) -> Self:
         if self._topics:
             raise ConfigurationError(
-                "KafkaSource: topics are set already; call set_topics once with all of them, or "
-                "set_topic_pattern"
+                "KafkaSource: topics are already set; call either set_topics, once with all of "
+                "them, or set_topic_pattern"
             )
         self._topics[how] = what
         return self
@@ -254,7 +250,7 @@ class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
 
 def _value(key: str, value: Any) -> str:
     if not isinstance(value, str | int | bool):
-        raise ConfigurationError(f"KafkaSource: the value of {key!r} has to be a string")
+        raise ConfigurationError(f"KafkaSource: the value of {key!r} must be a string")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -265,19 +261,23 @@ def kafka_position(uid: str, before: str | None, offsets: Any, without_topics: A
     for topic, partition, offset in kafka_positions(before):
         known.setdefault(topic, {})[str(partition)] = offset
     if before is not None and not known:
-        raise ConfigurationError(f"{what} is not one of Kafka: its position is {before:.80}")
+        raise ConfigurationError(f"{what} is not a Kafka source: its position is {before:.80}")
     if isinstance(without_topics, str) or not isinstance(without_topics, Sequence):
-        raise ConfigurationError(f"{what}: without_topics is a list, not {without_topics!r:.80}")
+        raise ConfigurationError(
+            f"{what}: without_topics must be a list, not {without_topics!r:.80}"
+        )
     for topic in without_topics:
         if topic not in known:
             there = ", ".join(map(repr, known)) or "none"
-            raise ConfigurationError(f"{what} has no topic {topic!r} to leave out; it has {there}")
+            raise ConfigurationError(
+                f"{what} has no topic {topic!r} to remove; its topics: {there}"
+            )
         del known[topic]
     if not without_topics or (offsets is not None and offsets != {}):
         for topic, by_partition in offsets_by_topic(what, offsets).items():
             known.setdefault(topic, {}).update(by_partition)
     if not known:
         raise ConfigurationError(
-            f"{what} would have no topic left; without_sources({uid!r}) forgets where it was"
+            f"{what} would have no topic left; to drop its position, use without_sources({uid!r})"
         )
     return json.dumps(known)

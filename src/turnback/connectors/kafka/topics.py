@@ -13,7 +13,6 @@ from turnback.connectors.kafka.client import (
     Cluster,
     KafkaClient,
     confluent_kafka,
-    of_producers,
 )
 from turnback.core.extras import require
 from turnback.errors import SinkError, TurnbackError
@@ -23,11 +22,9 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class TopicLimits(NamedTuple):
-    """What a topic refuses.
+    """What a topic refuses: records with more bytes around them than these, or without a key.
 
-    Attributes:
-        bytes: A record with its key and what comes around it may have so many; None if unknown.
-        needs_key: Whether it refuses records without a key, as compacted topics do.
+    The bytes are None where they are not known.
     """
 
     bytes: int | None
@@ -56,45 +53,23 @@ def topic_ids(admin: Any, topics: Iterable[str], timeout_s: float) -> dict[str, 
 
 
 class KafkaTopics(KafkaClient):
-    """Looks at topics, and creates none.
-
-    Args:
-        cluster: Where to connect to.
-        name: What error messages call the source or sink.
-        failure: The error for what may pass, such as a cluster that does not answer.
-    """
+    """Looks at topics, and creates none; see `KafkaClient` for the arguments."""
 
     def __init__(
         self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
     ) -> None:
         super().__init__(cluster, name, failure)
-        own = {
-            "group.id": "turnback.check",
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-        }
         self._answered = False
-        self._settings = self.settings({}, of_producers(cluster))
-        self._consumer = self.make(confluent_kafka().Consumer, {**self._settings, **own})
+        self._consumer = self.consumer("turnback.check", {})
 
     def all(self) -> dict[str, list[int]]:
-        """The partitions of all topics that the user may see.
-
-        Raises:
-            ConfigurationError: Kafka refuses the login.
-            TurnbackError: The cluster cannot be reached.
-        """
+        """The partitions of all topics that the user may see."""
         with self.failures("list topics"):
             found = self._metadata(None).topics
         return {name: sorted(topic.partitions) for name, topic in found.items()}
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic.
-
-        Raises:
-            ConfigurationError: There is no such topic, or Kafka refuses the login.
-            TurnbackError: The cluster cannot be reached.
-        """
+        """The partitions of a topic; `ConfigurationError` if there is no such topic."""
         with self.failures(f"find topic {topic!r}"):
             found = self._metadata(topic).topics[topic]
             if found.error is not None:
@@ -106,7 +81,7 @@ class KafkaTopics(KafkaClient):
         place = confluent_kafka().TopicPartition(topic, partition)
         wait_s = kafka_client.START_S
         low, high = self.ask(
-            f"look into topic {topic!r}",
+            f"read topic {topic!r}",
             lambda: self._consumer.get_watermark_offsets(place, timeout=wait_s),
             wait_s,
             self._consumer,
@@ -115,8 +90,7 @@ class KafkaTopics(KafkaClient):
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; without those that are not there or have none."""
-        api = require("confluent_kafka.admin", "kafka", "KafkaSource")
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
         names = list(topics)
         wait_s = kafka_client.START_S
         return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s, admin)
@@ -124,7 +98,7 @@ class KafkaTopics(KafkaClient):
     def limits(self, topic: str) -> TopicLimits:
         """What a topic refuses; nothing is known if the user may not look up its configuration."""
         api = require("confluent_kafka.admin", "kafka", "KafkaSink")
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
         wanted = api.ConfigResource(api.ConfigResource.Type.TOPIC, topic)
         wait_s = kafka_client.START_S
 
@@ -152,7 +126,7 @@ class KafkaTopics(KafkaClient):
         levels = confluent_kafka().IsolationLevel
         place = confluent_kafka().TopicPartition
         ends = {place(topic, n): api.OffsetSpec.latest() for n in self.partitions(topic)}
-        admin = self.make(api.AdminClient, dict(self._settings))
+        admin = self.admin()
 
         wait_s = kafka_client.START_S
 

@@ -51,12 +51,7 @@ class KinesisRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """An answer to the question for records.
-
-    Attributes:
-        following: The iterator for what comes next; None if the shard has ended.
-        behind_ms: How far the page is behind the newest record.
-    """
+    """An answer to the question for records; `following` is None if the shard has ended."""
 
     records: list[KinesisRecord]
     following: str | None
@@ -73,9 +68,7 @@ class Shard(NamedTuple):
 class KinesisClient:
     """Asks Kinesis about one stream; may be used by several threads.
 
-    Args:
-        options: See `turnback.connectors.kinesis.source`.
-        name: Who asks, for messages: "source 'likes' of job 'likes'".
+    `name` is who asks, for messages: "source 'likes' of job 'likes'".
     """
 
     def __init__(self, options: Mapping[str, str], name: str) -> None:
@@ -88,12 +81,7 @@ class KinesisClient:
         self._aws: Any = self._ask(lambda: boto3.client("kinesis", config=_config(), **given))
 
     def retention_ms(self) -> int:
-        """How long records are kept.
-
-        Raises:
-            ConfigurationError: There is no such stream, or the login is refused.
-            SourceError: Kinesis does not answer.
-        """
+        """How long records are kept; `ConfigurationError` if there is no such stream."""
         found = self._ask(lambda: self._aws.describe_stream_summary(StreamName=self.stream))
         hours: int = found["StreamDescriptionSummary"]["RetentionPeriodHours"]
         return hours * 3_600_000
@@ -168,9 +156,8 @@ class KinesisClient:
             except Throttled:
                 if time.monotonic() > end:
                     raise SourceError(
-                        f"{self._name}: Kinesis has refused to give records of stream "
-                        f"{self.stream!r} for {PATIENCE_S:g} s, as too much is read from it. Add "
-                        "shards, or let fewer programs read it"
+                        f"{self._name}: Kinesis has throttled reads of stream {self.stream!r} "
+                        f"for {PATIENCE_S:g} s. Add shards, or let fewer programs read it"
                     ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
@@ -199,13 +186,13 @@ class KinesisClient:
             )
         if code in _LOGIN:
             return ConfigurationError(
-                f"{self._name}: {self._where} refused the login: {text} ({code}). Check "
-                "set_credentials, or what boto3 finds in the environment"
+                f"{self._name}: {self._where} rejected the login: {text} ({code}). Check "
+                "set_credentials, or the credentials in the environment of boto3"
             )
         if code.startswith("AccessDenied"):
             return ConfigurationError(
-                f"{self._name}: {self._where} refused the access to stream {self.stream!r}: "
-                f"{text}. It takes kinesis:DescribeStreamSummary, kinesis:ListShards, "
+                f"{self._name}: {self._where} denied access to stream {self.stream!r}: {text}. "
+                "Required permissions: kinesis:DescribeStreamSummary, kinesis:ListShards, "
                 "kinesis:GetShardIterator and kinesis:GetRecords"
             )
         return SourceError(f"{self._name}: Kinesis, stream {self.stream!r}: {code}: {text}")
@@ -224,7 +211,7 @@ class KinesisClient:
                 "AWS_DEFAULT_REGION"
             )
         return SourceError(
-            f"{self._name}: Kinesis at {self._where} does not answer for stream "
+            f"{self._name}: Kinesis at {self._where} does not respond for stream "
             f"{self.stream!r}: {error}"
         )
 
@@ -271,13 +258,7 @@ def is_ended(position: ShardPosition | None) -> bool:
 
 
 class ReadAhead:
-    """Records of a shard that were read and not given out yet.
-
-    Args:
-        client: Whom to ask.
-        shard: The shard's id.
-        at: Where to go on.
-    """
+    """Records of a shard that were read and not given out yet."""
 
     def __init__(self, client: KinesisClient, shard: str, at: Place) -> None:
         self.at = at
@@ -340,7 +321,6 @@ class ReadAhead:
         return min(number, max(1, sum(1 for _ in takewhile(most_bytes.__ge__, sizes))))
 
     def take(self, number: int) -> list[KinesisRecord]:
-        """Give out the first records."""
         taken = [self.records.popleft() for _ in range(number)]
         if taken:
             self.at = ("AFTER_SEQUENCE_NUMBER", taken[-1].sequence_number)

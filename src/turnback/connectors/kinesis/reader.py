@@ -11,7 +11,6 @@ allows two megabytes and five questions in a second, to all who read it.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,12 +36,12 @@ from turnback.connectors.kinesis.client import (
     lost_since,
     new_shards,
 )
-from turnback.connectors.kinesis.source import GO_ON, gone_text, lost_text
+from turnback.connectors.kinesis.source import gone_text, lost_text
+from turnback.connectors.record_source import report_loss
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.errors import SourceError
 from turnback.plan.sources import OFFSET_COLUMN
 
-_LOG = logging.getLogger(__name__)
 _TYPES = {
     "stream": "string",
     "shard": "string",
@@ -77,9 +76,8 @@ class KinesisRecords(DataSource):
 class _Range:
     """What a task reads: `number` records of a shard from a place on, the last of which is known.
 
-    Attributes:
-        first: The number of the first of them in the shard.
-        data: The records themselves, in Arrow's format, if they were read already.
+    `first` is the number of the first of them in the shard; `data` has them in Arrow's format, if
+    they were read already.
     """
 
     shard: str
@@ -91,17 +89,12 @@ class _Range:
 
 
 class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream; all but `read` runs in one process beside the driver.
-
-    Args:
-        options: See `turnback.connectors.kinesis.source`.
-    """
+    """Reads a stream; all but `read` runs in one process beside the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._most = int(options["max_records"]) if "max_records" in options else None
         self._most_bytes = int(options["max_bytes"]) if "max_bytes" in options else None
-        self._strict = options["fail_on_data_loss"] == "true"
         self._columns: list[str] = json.loads(options["columns"])
         self._made: KinesisClient | None = None
         self._ahead: dict[str, ReadAhead] = {}
@@ -245,9 +238,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._listed
 
     def _lose(self, text: str) -> None:
-        if self._strict:
-            raise SourceError(f"{_NAME}: stream {self._options['stream']!r}: {text}. {GO_ON}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        name = f"{_NAME}: stream {self._options['stream']!r}"
+        report_loss(self._options, name, [text], SourceError)
 
     def _client(self) -> KinesisClient:
         if self._made is None:
@@ -290,7 +282,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 renewed = renewed + 1
                 if renewed > _RENEWALS:
                     raise SourceError(
-                        f"{_NAME}: iterators of shard {wanted.shard!r} expire at once"
+                        f"{_NAME}: iterators of shard {wanted.shard!r} expire immediately"
                     ) from None
                 continue
             found += [each for each in page.records if int(each.sequence_number) <= last]
@@ -303,8 +295,8 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(found) != wanted.number:
             lost = wanted.number - len(found)
             self._lose(
-                f"shard {wanted.shard!r} has {len(found):,} of the {wanted.number:,} records up to "
-                f"{wanted.last} that an epoch had read, so {lost:,} are lost, to retention"
+                f"shard {wanted.shard!r} has {len(found):,} of the {wanted.number:,} records up "
+                f"to {wanted.last} that an epoch had read, so {lost:,} are lost to retention"
             )
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from turnback.config.option import nonempty_text, positive
 from turnback.connectors.kinesis.client import KinesisClient, is_ended, lost_since
 from turnback.connectors.kinesis.positions import kinesis_position
-from turnback.connectors.record_source import PythonSourceBuilder, RecordSource, milliseconds
+from turnback.connectors.record_source import (
+    PythonSourceBuilder,
+    RecordSource,
+    milliseconds,
+    report_loss,
+)
 from turnback.core.units import parse_size
 from turnback.errors import ConfigurationError
 from turnback.plan.graph import SourceCheck
@@ -25,45 +29,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_LOG = logging.getLogger(__name__)
-GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
-    "set_fail_on_data_loss(False)"
-)
-
-
 def gone_text(shard: str) -> str:
     """What to say of a shard that Kinesis does not list any more."""
-    return f"shard {shard!r} is gone, and was not read to its end, so what was left in it is lost"
+    return (
+        f"shard {shard!r} no longer exists and was not read to its end, so its remaining records "
+        "are lost"
+    )
 
 
 def lost_text(shard: str, since_ms: int) -> str:
     """What to say of a shard that has lost what comes next."""
     since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
     return (
-        f"shard {shard!r} no longer has the record at which the job goes on: what arrived after "
-        f"{since} and is older than the stream's retention is lost"
+        f"shard {shard!r} no longer has the record at the job's position: records that arrived "
+        f"after {since} and are older than the stream's retention are lost"
     )
 
 
 @dataclass(frozen=True)
 class KinesisSourceCheck:
-    """Makes sure that Kinesis answers, takes the login, and has what comes next.
-
-    Attributes:
-        options: Options of the source; may hold keys.
-    """
+    """Makes sure that Kinesis answers, takes the login, and has what comes next."""
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, name: str, offset: str | None) -> None:
-        """Check it.
-
-        Raises:
-            ConfigurationError: The stream is missing, the login is refused, or the stream has lost
-                what comes next.
-            SourceError: Kinesis does not answer.
-        """
         client = KinesisClient(self.options, name)
         retention_ms = client.retention_ms()
         listed = {shard.id for shard in client.shards()}
@@ -72,8 +61,8 @@ class KinesisSourceCheck:
         stream = position.get("stream", client.stream)
         if stream != client.stream:
             raise ConfigurationError(
-                f"{name}: it goes on in stream {stream!r}, and reads {client.stream!r}. Give the "
-                "source another uid to begin anew, or read the same stream"
+                f"{name}: its position is in stream {stream!r}, but it reads {client.stream!r}. "
+                "Give the source another uid to start over, or read the same stream"
             )
         for shard, at in position.get("shards", {}).items():
             if shard not in listed:
@@ -83,10 +72,7 @@ class KinesisSourceCheck:
             since = lost_since(client, shard, at, retention_ms)
             if since is not None:
                 lost.append(lost_text(shard, since))
-        if lost and self.options["fail_on_data_loss"] == "true":
-            raise ConfigurationError(f"{name}: {'; '.join(lost)}. {GO_ON}")
-        for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+        report_loss(self.options, name, lost, ConfigurationError)
 
 
 # -- while the job runs
@@ -155,7 +141,7 @@ class KinesisOffsetsInitializer:
         for shard, number in sequence_numbers.items():
             nonempty_text(f"{what}: a shard", shard)
             if not isinstance(number, str) or not number.isdecimal():
-                raise ConfigurationError(f"{what}: {number!r:.80} is no text of digits")
+                raise ConfigurationError(f"{what}: {number!r:.80} is not a string of digits")
         return KinesisOffsetsInitializer(json.dumps(["sequence_numbers", dict(sequence_numbers)]))
 
 
@@ -185,11 +171,9 @@ class KinesisSource(RecordSource):
         return python_frame(spark, source, self.options, self.schema, self.metadata, place)
 
     def source_check(self) -> SourceCheck:
-
         return KinesisSourceCheck(self.options)
 
     def lag_reader(self) -> OpenLagReader:
-
         return partial(KinesisLagReader, self.options)
 
 
@@ -220,7 +204,9 @@ class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
         """Set where Kinesis is, if it is not AWS's own, such as "http://localhost:4566"."""
         text = nonempty_text("KinesisSource: the endpoint", url)
         if not text.startswith(("http://", "https://")):
-            raise ConfigurationError(f"KinesisSource: {text!r} is no URL such as http://host:4566")
+            raise ConfigurationError(
+                f"KinesisSource: {text!r} is not a URL such as http://host:4566"
+            )
         self._options["endpoint_url"] = text
         return self
 
@@ -236,7 +222,7 @@ class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
             keys["aws_session_token"] = session_token
         for key, value in keys.items():
             if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"KinesisSource: {key} is a text that is not empty")
+                raise ConfigurationError(f"KinesisSource: {key} must be a non-empty string")
         self._options |= keys
         return self
 

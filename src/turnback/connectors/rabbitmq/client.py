@@ -24,12 +24,9 @@ _EMPTY_LIST = 0x45
 
 
 def body_of(message: bytes) -> bytes:
-    """What a message carries: its data, or the text that is its value.
+    """What a message carries: its data, or the text that is its value; else `ValueError`.
 
     Bytes that are no message of AMQP are returned as they are: some clients write them.
-
-    Raises:
-        ValueError: It carries something else, such as a map.
     """
     if message[:3] == b"\x00\x53\x75" and message[3] == 0xA0 and len(message) == message[4] + 5:
         return message[5:]  # most messages are short, and nothing but data
@@ -56,7 +53,7 @@ def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(message):
         if message[at : at + 2] != b"\x00\x53" or at + 4 > len(message):
-            raise ValueError("it is no message of AMQP 1.0")
+            raise ValueError("it is not an AMQP 1.0 message")
         code = message[at + 2]
         kind = message[at + 3]
         at += 4
@@ -109,13 +106,9 @@ class RabbitMQServer:
 
 
 class Chunk(NamedTuple):
-    """Messages that were written together.
+    """Messages that were written together; `end` is the offset after the last one.
 
-    Attributes:
-        first: The offset of the first message.
-        end: The offset after the last one.
-        timestamp: When they were written, in milliseconds since 1970.
-        frame: What the server has sent.
+    The timestamp is in milliseconds since 1970, the frame what the server has sent.
     """
 
     first: int
@@ -131,9 +124,7 @@ class Chunk(NamedTuple):
 class RabbitMQClient:
     """Connections to the servers of a cluster, which outlive the questions.
 
-    Args:
-        server: Where to begin; it tells which server has which stream.
-        name: Who asks, for messages: "source 'likes' of job 'likes'".
+    The first server tells which one has which stream. `name` is who asks, for messages.
     """
 
     def __init__(self, server: RabbitMQServer, name: str) -> None:
@@ -164,14 +155,10 @@ class RabbitMQClient:
                 return None
             # The last chunk is about to be confirmed by the replicas.
             self._run(asyncio.sleep(_LOOK_S), stream)
-        raise SourceError(f"{self._name}: RabbitMQ does not say where stream {stream!r} ends")
+        raise SourceError(f"{self._name}: RabbitMQ does not report the end of stream {stream!r}")
 
     def chunks(self, stream: str, start: int) -> Generator[Chunk]:
-        """Chunks from the one on that holds an offset; ask only for as many as there are.
-
-        Raises:
-            SourceError: None came for a while.
-        """
+        """Chunks from the one on that holds an offset; ask only for as many as there are."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         client = self._run(self._subscribe(stream, ("OFFSET", start), queue, _CREDIT), stream)
         try:
@@ -182,7 +169,6 @@ class RabbitMQClient:
                 self._run(self._unsubscribe(client), stream)
 
     def close(self) -> None:
-        """End all connections."""
         for address in list(self._clients):
             client = self._clients.pop(address)
             if client.is_connection_alive():
@@ -279,8 +265,8 @@ class RabbitMQClient:
             self._leaders.pop(stream, None)
             raise ConfigurationError(
                 f"{self._name}: cannot find stream {stream!r} in virtual host "
-                f"{self._server.virtual_host!r} of {where}. Create it first, or check the name; a "
-                "queue is no stream unless it was declared as one"
+                f"{self._server.virtual_host!r} of {where}. Create it first, or check the name; "
+                "a queue is a stream only if it was declared as one"
             ) from None
         except (
             exceptions.AuthenticationFailure,
@@ -288,14 +274,15 @@ class RabbitMQClient:
             exceptions.SASLAuthenticationFailureLoopback,
         ):
             raise ConfigurationError(
-                f"{self._name}: {where} refused the login of user {self._server.user!r}; check "
-                "set_user_name and set_password (user guest may log in from the server only)"
+                f"{self._name}: {where} rejected the login of user {self._server.user!r}; check "
+                "set_user_name and set_password (user guest can only log in from the server "
+                "itself)"
             ) from None
         except (exceptions.AccessRefused, exceptions.VirtualHostAccessFailure):
             raise ConfigurationError(
-                f"{self._name}: user {self._server.user!r} of {where} may not read {stream!r} in "
-                f"virtual host {self._server.virtual_host!r}; check set_virtual_host, and give the "
-                "user the permission to read"
+                f"{self._name}: user {self._server.user!r} of {where} is not allowed to read "
+                f"{stream!r} in virtual host {self._server.virtual_host!r}; check "
+                "set_virtual_host, and give the user the permission to read"
             ) from None
         except (
             *(OSError, TimeoutError, ConnectionClosed),
@@ -305,8 +292,9 @@ class RabbitMQClient:
             self._clients.clear()
             what = str(error) or type(error).__name__
             raise SourceError(
-                f"{self._name}: {where} does not answer for {stream!r}: {what}. Is it running, "
-                "with the plugin rabbitmq_stream, and is the port that of streams (5552)?"
+                f"{self._name}: {where} does not respond for {stream!r}: {what}. Check that it "
+                "is running with the plugin rabbitmq_stream, and that the port is the one for "
+                "streams (5552)"
             ) from None
 
 

@@ -14,7 +14,6 @@ has read the old one.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -36,11 +35,11 @@ from turnback.connectors.rabbitmq.client import (
     shared_client,
 )
 from turnback.connectors.rabbitmq.positions import rabbitmq_chunks, rabbitmq_positions
+from turnback.connectors.record_source import GO_ON, report_loss
 from turnback.connectors.records import ddl_of, errors_encoded, record_batch, shares
 from turnback.errors import ConfigurationError, SourceError
 from turnback.plan.sources import OFFSET_COLUMN, SourceLag
 
-_LOG = logging.getLogger(__name__)
 _TYPES = {
     "stream": "string",
     "offset": "bigint",
@@ -48,13 +47,9 @@ _TYPES = {
     "properties": "array<struct<key string, value binary>>",
 }
 _NAME = "RabbitMQSource"
-GO_ON = (
-    "Start from a newer checkpoint or savepoint; or go on with what is there: "
-    "set_fail_on_data_loss(False)"
-)
 _BEGIN_ANEW = (
-    "Begin with its first message: set_fail_on_data_loss(False) until the job has gone on, or a "
-    "savepoint of SavepointWriter.from_existing(...).without_sources(uid)"
+    "To begin with its first message, use set_fail_on_data_loss(False) until the job has "
+    "continued, or a savepoint from SavepointWriter.from_existing(...).without_sources(uid)"
 )
 _IDLE_CHECK_S = 5.0
 """How often a stream is looked at in which nothing is written, and of which nothing is read."""
@@ -72,8 +67,6 @@ class ChunkMark(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Where a stream ends, and its last chunk."""
-
     offset: int
     mark: ChunkMark | None
 
@@ -113,16 +106,11 @@ def server_of(options: Mapping[str, str]) -> RabbitMQServer:
 
 
 class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams; all but `read` runs in one process beside the driver.
-
-    Args:
-        options: See `turnback.connectors.rabbitmq.source`.
-    """
+    """Reads streams; all but `read` runs in one process beside the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._most = int(options["max_records"]) if "max_records" in options else None
-        self._strict = options["fail_on_data_loss"] == "true"
         self._columns: list[str] = json.loads(options["columns"])
         self._streams: list[str] = json.loads(options["streams"])
         self._ends: dict[str, _End] = {}
@@ -179,7 +167,6 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shared_client(server_of(self._options), _NAME)
 
     def _begin(self, position: _Position, streams: Iterable[str]) -> _Position:
-        """Add streams that have no position yet."""
         for stream in streams:
             position.next[stream] = self._beginning(stream)
             position.set_mark(stream, ChunkMark.of(self._client().last(stream)))
@@ -225,9 +212,7 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _made_anew(self._client(), stream, at, mark)
 
     def _lose(self, text: str, remedy: str = GO_ON) -> None:
-        if self._strict:
-            raise SourceError(f"{_NAME}: {text}. {remedy}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        report_loss(self._options, _NAME, [text], SourceError, remedy)
 
     # -- in tasks
 
@@ -352,15 +337,15 @@ class _Position(NamedTuple):
 
 def _lost(stream: str, first: int, at: int) -> str:
     return (
-        f"stream {stream!r} begins at {first} and the job goes on at {at}, so {first - at:,} "
-        "offsets are lost, to retention"
+        f"stream {stream!r} begins at {first} and the job is at {at}, so {first - at:,} offsets "
+        "are lost to retention"
     )
 
 
 def _shorter(stream: str, end: int, at: int) -> str:
     return (
-        f"stream {stream!r} ends at {end} and the job goes on at {at}: the stream was made anew, "
-        "and what is in it now would be skipped"
+        f"stream {stream!r} ends at {end} and the job is at {at}: the stream was recreated, and "
+        "its new messages would be skipped"
     )
 
 
@@ -380,9 +365,9 @@ def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: ChunkMark) ->
         for ms in (mark.written_ms, found.timestamp)
     )
     return (
-        f"stream {stream!r} was deleted and made anew: what is at offset {found.first} was written "
-        f"at {now}, and the job has seen offset {mark.first} of {before}. It would go on at {at} "
-        "and skip what is in the new stream before that"
+        f"stream {stream!r} was deleted and recreated: its offset {found.first} was written at "
+        f"{now}, but the job has seen offset {mark.first} of {before}. The job would continue at "
+        f"{at} and skip earlier messages of the new stream"
     )
 
 
@@ -391,11 +376,7 @@ def _made_anew(client: RabbitMQClient, stream: str, at: int, mark: ChunkMark) ->
 
 @dataclass(frozen=True)
 class RabbitMQSourceCheck:
-    """Makes sure that the server answers, takes the login, and has what comes next.
-
-    Attributes:
-        options: Options of the source; hold the password.
-    """
+    """Makes sure that the server answers, takes the login, and has what comes next."""
 
     options: Mapping[str, str] = field(repr=False)
 
@@ -423,7 +404,7 @@ class RabbitMQSourceCheck:
         for stream, at in rabbitmq_positions(offset):
             mark = ChunkMark(*marks[stream]) if stream in marks else None
             if stream not in ends:
-                lost.append(f"it goes on in stream {stream!r}, which it does not read")
+                lost.append(f"its position is in stream {stream!r}, which it does not read")
             elif mark is not None and (anew := _made_anew(client, stream, at, mark)):
                 lost.append(anew)
                 remedy = _BEGIN_ANEW
@@ -431,12 +412,7 @@ class RabbitMQSourceCheck:
                 lost.append(_shorter(stream, ends[stream], at))
             elif at < (first := _first(client, stream)):
                 lost.append(_lost(stream, first, at))
-        if not lost:
-            return
-        if self.options["fail_on_data_loss"] == "true":
-            raise ConfigurationError(f"{name}: {'; '.join(lost)}. {remedy}")
-        for text in lost:
-            _LOG.warning("%s: %s; it goes on with what is there", name, text)
+        report_loss(self.options, name, lost, ConfigurationError, remedy)
 
 
 # -- while the job runs

@@ -65,7 +65,7 @@ class RabbitMQOffsetsInitializer:
         for stream, offset in offsets.items():
             nonempty_text(f"{what}: a stream", stream)
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-                raise ConfigurationError(f"{what}: {offset!r:.80} is no offset")
+                raise ConfigurationError(f"{what}: {offset!r:.80} is not an offset")
         return RabbitMQOffsetsInitializer(json.dumps(["offsets", dict(offsets)]))
 
 
@@ -127,7 +127,7 @@ class RabbitMQSourceBuilder(PythonSourceBuilder[RabbitMQOffsetsInitializer]):
     def set_port(self, port: int) -> Self:
         """Set the port of streams, by default 5552; that of queues is another."""
         if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
-            raise ConfigurationError(f"RabbitMQSource: {port!r:.80} is no port")
+            raise ConfigurationError(f"RabbitMQSource: {port!r:.80} is not a port")
         self._options["port"] = str(port)
         return self
 
@@ -170,6 +170,6 @@ class RabbitMQSourceBuilder(PythonSourceBuilder[RabbitMQOffsetsInitializer]):
 
     def _set(self, key: str, what: str, value: Any, *, secret: bool = False) -> Self:
         if secret and not isinstance(value, str):
-            raise ConfigurationError(f"RabbitMQSource: {what} is a text")
+            raise ConfigurationError(f"RabbitMQSource: {what} must be a string")
         self._options[key] = value if secret else nonempty_text(f"RabbitMQSource: {what}", value)
         return self

@@ -31,6 +31,10 @@ class LockTimeoutError(SinkError):
     """Another transaction holds a row for longer than this one may wait."""
 
 
+class UnknownTransactionError(SinkError):
+    """There is no such prepared transaction, or another connection has it."""
+
+
 def name_sink_in_database(directory_id: str, job_id: str, uid: str) -> str:
     """What a sink is called in a database: at most 61 characters of plain ASCII.
 
@@ -70,8 +74,6 @@ class TransactionId(msgspec.Struct, frozen=True):
 
     Attributes:
         sink: Job directory, job and sink, as `name_sink_in_database` gives it.
-        partition: Index of the task.
-        task: Spark's id of this attempt of the task.
         driver: The mark of the driver's nonce: a job directory that was restored from a backup
             counts the same attempts again. Empty where names did not tell it yet.
     """
@@ -152,11 +154,9 @@ class TableColumn(NamedTuple):
 
 
 class UniqueIndex(NamedTuple):
-    """A unique constraint or index of the target.
+    """A unique constraint or index of the target; a column is None where it compares an expression.
 
-    Attributes:
-        columns: Those it compares; None for an expression.
-        problem: Why rows cannot be found by it; None if they can.
+    `problem` is why rows cannot be found by it, None if they can.
     """
 
     name: str
@@ -165,11 +165,7 @@ class UniqueIndex(NamedTuple):
 
 
 class WrittenField(NamedTuple):
-    """A field of the stream that goes into a column of the target.
-
-    Attributes:
-        position: Of the field in the stream.
-    """
+    """A field of the stream, at a position in its rows, that goes into a column of the target."""
 
     position: int
     column: str
@@ -190,8 +186,13 @@ class Database(ABC):
     varchar: ClassVar[str] = "varchar(200)"
     share_lock: ClassVar[str]
     """What ends a query whose rows nobody may change before the open transaction ends."""
+    find_table: ClassVar[str]
+    find_column: ClassVar[str]
+    """Queries with a row if there is a table in a schema, or a column in such a table."""
     where: str
     target: str
+    _schema: str
+    _name: str
 
     @abstractmethod
     def close(self) -> None:
@@ -210,21 +211,26 @@ class Database(ABC):
 
     # -- what there is
 
+    @staticmethod
     @abstractmethod
+    def quoted(name: str) -> str:
+        """A name as statements have it."""
+
     def helper(self, name: str) -> str:
         """The quoted name of one of Turnback's tables, beside the target."""
+        return f"{self.quoted(self._schema)}.{self.quoted(name)}"
 
-    @abstractmethod
     def has_table(self, name: str) -> bool:
         """Whether one of Turnback's tables is there."""
+        return bool(self.query(self.find_table, (self._schema, name)))
 
     @abstractmethod
     def columns(self) -> list[TableColumn]:
         """The columns of the target; none if there is no such table."""
 
-    @abstractmethod
     def has_column(self, table: str, column: str) -> bool:
         """Whether one of Turnback's tables has a column."""
+        return bool(self.query(self.find_column, (self._schema, table, column)))
 
     @abstractmethod
     def unique_indexes(self) -> list[UniqueIndex]:
@@ -247,11 +253,7 @@ class Database(ABC):
 
     @abstractmethod
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
-        """What a column makes of texts, in their order; writes nothing.
-
-        Raises:
-            SinkError: The column does not take one of them.
-        """
+        """What a column makes of texts, in their order; `SinkError` if it refuses one of them."""
 
     @abstractmethod
     def check_prepared_transactions(self) -> None:
@@ -292,9 +294,9 @@ class Database(ABC):
     def begin(self, txn: TransactionId | None = None) -> None:
         """Start a transaction; one that is to be prepared has an id."""
 
-    @abstractmethod
     def commit(self) -> None:
         """Commit the open transaction, which has no id."""
+        self.execute("COMMIT")
 
     @abstractmethod
     def limit_lock_wait(self, seconds: float) -> None:
@@ -304,9 +306,9 @@ class Database(ABC):
     def prepare(self, txn: TransactionId) -> None:
         """Prepare the open transaction; any connection can settle it after `close`."""
 
-    @abstractmethod
     def roll_back(self) -> None:
         """Roll the open transaction back, if there is one."""
+        self.execute("ROLLBACK")
 
     @abstractmethod
     def commit_prepared(self, txn: TransactionId) -> bool:
@@ -319,6 +321,24 @@ class Database(ABC):
     @abstractmethod
     def prepared(self) -> list[TransactionId]:
         """What sinks of any job have prepared in this database; not what other programs have."""
+
+
+DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
+"""How many digits integers of a stream may have."""
+
+
+def digits_lacking(column: TableColumn, digits: int, scale: int, remedy: str) -> str | None:
+    """Why a decimal column does not hold numbers of so many digits, `scale` of them decimals."""
+    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
+    if match is None:
+        return None
+    most = int(match[1])
+    decimals = int(match[2])
+    if decimals < scale:
+        return f"it rounds to {decimals} decimals; declare the field as it is, or {remedy}"
+    if most - decimals < digits - scale:
+        return f"it has {most - decimals} digits before the point, of {digits - scale}"
+    return None
 
 
 HELPERS = {
@@ -336,11 +356,7 @@ _ADDED = {"turnback_progress": ("nonce", "text")}
 
 
 def create_helpers(database: Database) -> None:
-    """Create Turnback's tables where they are missing, and add what older versions left out.
-
-    Raises:
-        ConfigurationError: The user may not; the message has the statements.
-    """
+    """Create Turnback's tables where they are missing, and add what older versions left out."""
     missing = [name for name in HELPERS if not database.has_table(name)]
     statements = {
         name: f"CREATE TABLE IF NOT EXISTS {database.helper(name)} "
@@ -360,9 +376,9 @@ def create_helpers(database: Database) -> None:
                     raise
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{error}. Turnback keeps its records in tables beside the target. Let this user "
-            "create and alter them, or do it yourself and grant SELECT, INSERT, UPDATE and "
-            "DELETE: " + "; ".join(statements.values())
+            f"{error}. Turnback keeps its records in tables next to the target. Allow this user "
+            "to create and alter them, or create them yourself and grant SELECT, INSERT, UPDATE "
+            "and DELETE: " + "; ".join(statements.values())
         ) from error
 
 

@@ -15,12 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from turnback.connectors.sql.database import (
+    DIGITS,
     Database,
     LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
     UniqueIndex,
+    UnknownTransactionError,
+    digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.values import (
@@ -36,7 +39,6 @@ from turnback.core.masking import password_of
 from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
-_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 _CAST_AT_ONCE = 500
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -133,12 +135,12 @@ class MySqlSink(SqlSink):
         require("pymysql", "mysql", "MySqlSink")
         super().__init__(table, columns, mode, key)
         if "." in table:
-            raise ConfigurationError(f"MySqlSink: {table!r}: name the database with database=")
+            raise ConfigurationError(f"MySqlSink: {table!r}: specify the database with database=")
         for name, value in (("host", host), ("database", database), ("user", user)):
             if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"MySqlSink: {name} is a string, not {value!r}")
+                raise ConfigurationError(f"MySqlSink: {name} must be a string, not {value!r}")
         if not isinstance(port, int) or not 0 < port < 65536:
-            raise ConfigurationError(f"MySqlSink: port is a number up to 65535, not {port!r}")
+            raise ConfigurationError(f"MySqlSink: port must be a number up to 65535, not {port!r}")
         self.parameters: dict[str, Any] = {
             "host": host, "port": port, "database": database, "user": user
         }  # fmt: skip
@@ -187,6 +189,13 @@ class MySqlDatabase(Database):
 
     varchar = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     share_lock = " LOCK IN SHARE MODE"
+    find_table = (
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    )
+    find_column = (
+        "SELECT 1 FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s AND column_name = %s"
+    )
 
     def __init__(
         self, parameters: Mapping[str, Any], password: str | None, table: str, lock_timeout: float
@@ -226,13 +235,13 @@ class MySqlDatabase(Database):
             reason = str(error.args[-1])
             for secret in filter(None, (password, parameters.get("ssl", {}).get("password"))):
                 reason = reason.replace(str(secret), "***")
-            told = f"{self.where} cannot be reached: {reason}"
+            text = f"cannot reach {self.where}: {reason}"
             if error.args[0] in _REFUSED:
                 raise ConfigurationError(
-                    f"{told}. Check user, database and password, which is taken from password or "
-                    "from the variable that password_from names"
+                    f"{text}. Check the user, the database and the password, which comes from "
+                    "password or from the environment variable in password_from"
                 ) from None
-            raise SinkError(f"{told}. Is the server running?") from None
+            raise SinkError(f"{text}. Check that the server is running") from None
 
     def close(self) -> None:
         with suppress(self._pymysql.MySQLError, OSError):
@@ -249,26 +258,9 @@ class MySqlDatabase(Database):
 
     # -- what there is
 
-    def helper(self, name: str) -> str:
-        return f"{_quoted(self._schema)}.{_quoted(name)}"
-
-    def has_table(self, name: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM information_schema.tables "
-                "WHERE table_schema = %s AND table_name = %s",
-                (self._schema, name),
-            )
-        )
-
-    def has_column(self, table: str, column: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM information_schema.columns "
-                "WHERE table_schema = %s AND table_name = %s AND column_name = %s",
-                (self._schema, table, column),
-            )
-        )
+    @staticmethod
+    def quoted(name: str) -> str:
+        return _quoted(name)
 
     def columns(self) -> list[TableColumn]:
         rows = self.query(
@@ -294,7 +286,7 @@ class MySqlDatabase(Database):
             UniqueIndex(
                 name,
                 tuple(column for column, _ in parts),
-                "it compares only the beginning of a column" if any(p for _, p in parts) else None,
+                "it compares only a prefix of a column" if any(p for _, p in parts) else None,
             )
             for name, parts in found.items()
         ]
@@ -331,19 +323,21 @@ class MySqlDatabase(Database):
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return _digits_lacking(column, kind.precision, kind.scale) if base == "decimal" else ""
+            if base != "decimal":
+                return ""
+            return digits_lacking(column, kind.precision, kind.scale, "widen the column")
         if not isinstance(kind, BasicTypeInfo):
             return None if base in (*_STRINGS, "json") else ""
         if base not in _ACCEPTED[kind.name]:
             return ""
         if base == "decimal":
-            return _digits_lacking(column, _DIGITS[kind.name], 0)
+            return digits_lacking(column, DIGITS[kind.name], 0, "widen the column")
         if base == "set":
             return "it would reorder its members; use varchar"
         if base in ("float", "double") and "(" in column.declared:
             return f"it rounds; use {base} without digits"
         if base in ("time", "datetime", "timestamp") and "(6)" not in column.declared:
-            return f"it cuts parts of a second off; use {base}(6)"
+            return f"it truncates fractions of a second; use {base}(6)"
         return None
 
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
@@ -371,8 +365,8 @@ class MySqlDatabase(Database):
             self.prepared()
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error}. Exactly-once lists what it has prepared: GRANT XA_RECOVER_ADMIN ON *.* "
-                "to this user"
+                f"{error}. Exactly-once must list its prepared transactions: GRANT "
+                "XA_RECOVER_ADMIN ON *.* to this user"
             ) from None
 
     def check_privileges(self, mode: str) -> None:
@@ -402,8 +396,8 @@ class MySqlDatabase(Database):
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {copy} {self._unpartitioned()}")
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error}. Upsert tries rows in a temporary copy of the table before they are "
-                "promised: GRANT CREATE TEMPORARY TABLES ON "
+                f"{error}. Upsert tests rows in a temporary copy of the table before a "
+                "checkpoint includes them: GRANT CREATE TEMPORARY TABLES ON "
                 f"{_quoted(self._schema)}.* to this user"
             ) from None
 
@@ -444,18 +438,12 @@ class MySqlDatabase(Database):
         self._xid = None if txn is None else _xid(txn)
         self.execute("BEGIN" if self._xid is None else f"XA START {self._xid}")
 
-    def commit(self) -> None:
-        self.execute("COMMIT")
-
     def limit_lock_wait(self, seconds: float) -> None:
         self.execute("SET SESSION innodb_lock_wait_timeout = %s", (max(1, round(seconds)),))
 
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"XA END {_xid(txn)}")
         self.execute(f"XA PREPARE {_xid(txn)}")
-
-    def roll_back(self) -> None:
-        self.execute("ROLLBACK")
 
     def commit_prepared(self, txn: TransactionId) -> bool:
         return self._settle("COMMIT", txn)
@@ -470,7 +458,7 @@ class MySqlDatabase(Database):
             try:
                 self.execute(f"XA {how} {_xid(txn)}")
                 return True
-            except _UnknownTransactionError as error:
+            except UnknownTransactionError as error:
                 if txn not in self.prepared():
                     return False
                 if time.monotonic() > end:
@@ -496,18 +484,18 @@ class MySqlDatabase(Database):
             code, reason = (*error.args, "")[:2] if error.args else (0, "")
             # What rows hold is nothing for a log.
             reason = _VALUE.sub(r"\1...\2", str(reason))
-            told = f"{self.where}: {reason or 'the connection is closed'} ({code})"
+            text = f"{self.where}: {reason or 'the connection is closed'} ({code})"
             if code in _NO_TEMPORARY_PARTITIONS:
-                raise _PartitionedError(told) from None
+                raise _PartitionedError(text) from None
             if code in (_UNKNOWN_XID, _BUSY_XID):
-                raise _UnknownTransactionError(told) from None
+                raise UnknownTransactionError(text) from None
             if code == _LOCK_TIMEOUT:
-                raise LockTimeoutError(told) from None
+                raise LockTimeoutError(text) from None
             if code in _DENIED:
-                raise ConfigurationError(told) from None
+                raise ConfigurationError(text) from None
             if code in _LOST or not self._connection.open:
-                raise LostConnectionError(told) from None
-            raise SinkError(told) from None
+                raise LostConnectionError(text) from None
+            raise SinkError(text) from None
 
 
 _VALUE = re.compile(r"(entry |value: )'.*'( for (?:key|column) )", re.DOTALL)
@@ -517,10 +505,6 @@ _LOCK_TIMEOUT = 1205
 
 class _PartitionedError(SinkError):
     """There are no temporary tables with partitions."""
-
-
-class _UnknownTransactionError(SinkError):
-    """There is no such XA transaction, or another connection has it."""
 
 
 def _xid(txn: TransactionId) -> str:
@@ -600,7 +584,7 @@ def _member(quoted: str) -> str:
 
 def _folding(collation: str | None, column_type: str, name: str) -> str:
     return (
-        f"its collation {collation} does not tell upper from lower case, or accents; "
+        f"its collation {collation} does not distinguish upper from lower case, or accents; "
         f"MODIFY {_quoted(name)} {column_type} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     )
 
@@ -639,7 +623,7 @@ _TAKES_THE_REST = re.compile(
 
 def _refusing(kind: str, name: str, table: str) -> str:
     """What may refuse rows only when they are published, and what to do."""
-    late = "may refuse rows after a checkpoint has promised them"
+    late = "may reject rows after a checkpoint has included them"
     if kind == "foreign key":
         how = f"ALTER TABLE {table} DROP FOREIGN KEY {_quoted(name)}"
         return f"has the foreign key {name!r}, which {late}. {how}"
@@ -648,7 +632,7 @@ def _refusing(kind: str, name: str, table: str) -> str:
     if kind == "check":
         return (
             f"has a CHECK constraint of columns that are updated and others that are not written "
-            f"({name}), which {late}: in a row that is there the others may have any value. Drop "
+            f"({name}), which {late}: in an existing row the others can have any value. Drop "
             "it, or write all of its columns"
         )
     rest = "MAXVALUE" if name.startswith("RANGE") else "DEFAULT"
@@ -661,17 +645,3 @@ def _refusing(kind: str, name: str, table: str) -> str:
 def _shown(column_type: str) -> str:
     """A type for messages; the width at which integers are displayed says nothing."""
     return re.sub(r"int\(\d+\)", "int", column_type.lower())
-
-
-def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
-    """Why a decimal column does not hold numbers of so many digits, `scale` of them decimals."""
-    match = re.search(r"\((\d+),(\d+)\)", column.declared)
-    if match is None:
-        return None
-    most = int(match[1])
-    decimals = int(match[2])
-    if decimals < scale:
-        return f"it rounds to {decimals} decimals; declare the field as it is, or widen the column"
-    if most - decimals < digits - scale:
-        return f"it has {most - decimals} digits before the point, of {digits - scale}"
-    return None

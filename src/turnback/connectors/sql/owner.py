@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from turnback.connectors.sql.database import (
@@ -21,6 +20,7 @@ from turnback.sinks.base import (
     WriterContext,
     attempt_of,
     directory_digest,
+    is_known_attempt,
     promised_version,
     require_known_attempt,
     require_promised,
@@ -31,12 +31,9 @@ from turnback.storage.locations import canonical_directory
 
 
 class Progress(NamedTuple):
-    """The newest output that a table has of a sink.
+    """The newest output that a table has of a sink, 0 if there is none, and the driver's nonce.
 
-    Attributes:
-        version: Attempt and epoch; 0 if there is none. Of rows in prepared transactions only the
-            attempt counts.
-        nonce: The driver of that attempt; empty if it is not known.
+    Of rows in prepared transactions only the attempt in the version counts.
     """
 
     version: int = 0
@@ -46,11 +43,8 @@ class Progress(NamedTuple):
 class SinkProgress:
     """The record of one sink in `turnback_progress`.
 
-    Args:
-        database: A connection to the sink's table.
-        ctx: Who commits.
-        before: The job that the table belonged to until now, if it was in the same job directory;
-            empty if there was none. Only what looks at all sinks of the directory needs it.
+    `before` is the job that the table belonged to until now, if it was in the same job directory.
+    Only what looks at all sinks of the directory needs it.
     """
 
     def __init__(self, database: Database, ctx: CommitterContext, before: str = "") -> None:
@@ -97,12 +91,7 @@ class SinkProgress:
         )
 
     def known(self, *, hold: bool = False) -> Progress:
-        """Return what is recorded, and refuse it if the job directory does not know of it.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
-        """
+        """Return what is recorded, and refuse it as `require_known_attempt` does."""
         done = self.read(hold=hold)
         require_known_attempt(self._ctx, attempt_of(done.version), done.nonce, self._where)
         return done
@@ -112,12 +101,7 @@ class SinkProgress:
         self._write(version, self._nonce_of(attempt_of(version)))
 
     def begin_attempt(self) -> None:
-        """Record, before anything is committed, that this attempt commits.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
-        """
+        """Record, before anything is committed, that this attempt does; raises as `known` does."""
         self.create()
         self._database.begin()
         done = self.known(hold=True)
@@ -131,10 +115,6 @@ class SinkProgress:
         Whatever the sinks are called: a job directory that was restored from a backup may not know
         what they were called later. Prepared rows are looked for only if the sink prepares some:
         not everybody may list them.
-
-        Raises:
-            FencedError: A newer attempt of this job has written to the table.
-            ConfigurationError: The job directory is older than the table.
         """
         if self._database.has_column("turnback_progress", "nonce"):
             self.known()
@@ -215,15 +195,8 @@ class SinkProgress:
 
     def _is_acceptable(self, done: Progress) -> bool:
         """Whether the job directory knows of an attempt, and has promised what it has written."""
-        return self._is_known(done) and promised_version(self._ctx, done.version) >= done.version
-
-    def _is_known(self, done: Progress) -> bool:
-        strict = replace(self._ctx, take_over=False)
-        try:
-            require_known_attempt(strict, attempt_of(done.version), done.nonce, self._where)
-        except ConfigurationError:
-            return False
-        return True
+        is_known = is_known_attempt(self._ctx, attempt_of(done.version), done.nonce)
+        return is_known and promised_version(self._ctx, done.version) >= done.version
 
     def _prepared_by_job(self) -> list[TransactionId]:
         jobs = tuple(self._job_names())
@@ -280,8 +253,8 @@ class TableOwner:
         self._ctx = ctx
         self._table = database.helper("turnback_owners")
 
-    def check_claim(self) -> None:
-        """Raise `ConfigurationError` if `claim` would; writes nothing."""
+    def check_target(self) -> None:
+        """Raise `ConfigurationError` if `acquire_target` would; writes nothing."""
         owner = self._other() if self._database.has_table("turnback_owners") else None
         if owner is None:
             return
@@ -289,15 +262,11 @@ class TableOwner:
             raise self._refused(owner)
         self._refuse_unsettled(owner)
 
-    def claim(self) -> None:
-        """Make the table this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-        """
+    def acquire_target(self) -> None:
+        """Make the table this job's, if it has no owner or is to be taken over."""
         if self._ctx.job_directory is None:
             return
-        self.check_claim()
+        self.check_target()
         mine = _Owner(self._ctx.job, canonical_directory(self._ctx.job_directory), self._ctx.job_id)
         owner = recorded_owner(self._database)
         if owner is None:
@@ -369,7 +338,6 @@ class TableOwner:
         return owner is not None and owner.directory == mine and not others
 
     def _other(self, *, hold: bool = False) -> _Owner | None:
-        """The other job that owns the table, if there is one."""
         if self._ctx.job_directory is None:
             return None
         owner = recorded_owner(self._database, hold=hold)
@@ -382,7 +350,7 @@ class TableOwner:
             f"{sink_label(self._ctx.job, self._ctx.uid)}: table {self._database.target!r} in "
             f"{self._database.where} belongs to job {owner.job!r} in {owner.directory}, and two "
             "jobs must not write to one table: readers would see the output of both. Give this "
-            f"sink another table; or stop job {owner.job!r} and hand the table over for good, "
+            f"sink another table; or stop job {owner.job!r} and take the table over permanently "
             "with take_over_sinks=True (turnback run --take-over-sinks)"
         )
 
@@ -395,9 +363,8 @@ class TableOwner:
             )
             # The command above looks for the job where it is recorded to be.
             raise ConfigurationError(
-                f"{unsettled}. If its directory was moved, move it back for that; if that job is "
-                "gone for good, roll them back in the database, the first of them is "
-                f"{left[0].name!r}"
+                f"{unsettled}. If its directory was moved, move it back first; if that job no "
+                f"longer exists, roll them back in the database (the first is {left[0].name!r})"
             )
         if self._ctx.other_jobs is None:
             return
@@ -405,12 +372,12 @@ class TableOwner:
             promised = self._ctx.other_jobs.promised_by(owner.directory)
         except StorageError as error:
             raise ConfigurationError(
-                f"{self._cannot(owner)}: whether it has promised output, which would be lost, "
-                f"cannot be read: {error}. Make its directory readable; if that job is gone for "
-                f"good, delete its row from {self._table}"
+                f"{self._cannot(owner)}, because it is unknown whether that job has in-doubt "
+                f"output, which would be lost: {error}. Make its directory readable; if that job "
+                f"no longer exists, delete its row from {self._table}"
             ) from error
         if promised:
-            raise self._unsettled(owner, f"it has promised {promised} transactions")
+            raise self._unsettled(owner, f"it has {promised} in-doubt transactions")
 
     def _unsettled(self, owner: _Owner, reason: str) -> ConfigurationError:
         return ConfigurationError(
@@ -436,11 +403,7 @@ def recorded_owner(database: Database, *, hold: bool = False) -> _Owner | None:
 
 
 def check_owner_in_task(database: Database, ctx: WriterContext) -> None:
-    """Refuse to prepare rows for a table that another job has taken over since.
-
-    Raises:
-        ConfigurationError: It is another job's.
-    """
+    """Refuse to prepare rows for a table that another job has taken over since."""
     owner = recorded_owner(database) if ctx.directory_id else None
     # What is recorded is canonical where the driver is; links may differ on this machine.
     if owner is None or _digest(owner.directory) == ctx.directory_id:

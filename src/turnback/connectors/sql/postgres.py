@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from turnback.connectors.sql.database import (
+    DIGITS,
     Database,
     LockTimeoutError,
     LostConnectionError,
     TableColumn,
     TransactionId,
     UniqueIndex,
+    UnknownTransactionError,
+    digits_lacking,
 )
 from turnback.connectors.sql.sink import SqlSink, positive
 from turnback.connectors.sql.values import (
@@ -35,7 +38,6 @@ from turnback.core.masking import password_of
 from turnback.errors import ConfigurationError, SinkError
 from turnback.values.typeinfo import BasicTypeInfo, DecimalTypeInfo, TypeInfo
 
-_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19, "big_int": 38}
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "boolean": ("bool",),
@@ -137,7 +139,9 @@ def _secret_parameters() -> set[str]:
 def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
     psycopg = require("psycopg", "postgres", "PostgresSink")
     if not isinstance(dsn, str):
-        raise ConfigurationError("PostgresSink: dsn is a string, such as 'host=db dbname=shop'")
+        raise ConfigurationError(
+            "PostgresSink: dsn must be a string, such as 'host=db dbname=shop'"
+        )
     try:
         text = psycopg.conninfo.make_conninfo(dsn, **more)
         found: dict[str, str] = psycopg.conninfo.conninfo_to_dict(text)
@@ -145,7 +149,7 @@ def _parameters(dsn: str, more: Mapping[str, Any]) -> dict[str, str]:
         # The error may quote a part of it, and that may be the password.
         names = f" and {', '.join(sorted(more))}" if more else ""
         raise ConfigurationError(
-            f"PostgresSink: libpq cannot read dsn{names}. Give 'host=db port=5432 dbname=shop "
+            f"PostgresSink: libpq cannot read dsn{names}. Use 'host=db port=5432 dbname=shop "
             "user=me' or 'postgresql://me@db:5432/shop', with special characters quoted"
         ) from None
     return {name: str(value) for name, value in found.items()}
@@ -155,6 +159,13 @@ class PostgresDatabase(Database):
     """A connection to PostgreSQL."""
 
     share_lock = " FOR SHARE"
+    find_table = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s"
+    find_column = (
+        "SELECT 1 FROM pg_catalog.pg_attribute a "
+        "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped"
+    )
 
     def __init__(
         self, parameters: Mapping[str, str], password: str | None, table: str, lock_timeout: float
@@ -203,28 +214,9 @@ class PostgresDatabase(Database):
 
     # -- what there is
 
-    def helper(self, name: str) -> str:
-        return f"{_quoted(self._schema)}.{_quoted(name)}"
-
-    def has_table(self, name: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s",
-                (self._schema, name),
-            )
-        )
-
-    def has_column(self, table: str, column: str) -> bool:
-        return bool(
-            self.query(
-                "SELECT 1 FROM pg_catalog.pg_attribute a "
-                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
-                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-                "WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s "
-                "AND NOT a.attisdropped",
-                (self._schema, table, column),
-            )
-        )
+    @staticmethod
+    def quoted(name: str) -> str:
+        return _quoted(name)
 
     def columns(self) -> list[TableColumn]:
         rows = self.query(
@@ -282,7 +274,9 @@ class PostgresDatabase(Database):
     def objection(self, kind: TypeInfo, column: TableColumn) -> str | None:
         base = column.type
         if isinstance(kind, DecimalTypeInfo):
-            return _digits_lacking(column, kind.precision, kind.scale) if base == "numeric" else ""
+            if base != "numeric":
+                return ""
+            return digits_lacking(column, kind.precision, kind.scale, "leave both out")
         if not isinstance(kind, BasicTypeInfo):
             return None if base in ("json", "jsonb", "text") else ""
         if kind.name == "string":
@@ -290,9 +284,9 @@ class PostgresDatabase(Database):
         if base not in _ACCEPTED.get(kind.name, ("bytea",)):
             return ""
         if base == "numeric":
-            return _digits_lacking(column, _DIGITS[kind.name], 0)
+            return digits_lacking(column, DIGITS[kind.name], 0, "leave both out")
         if base in _HAS_SECONDS and (match := re.search(r"\(([0-5])\)", column.declared)):
-            return f"it rounds to {match[1]} of 6 digits of a second; leave the number out"
+            return f"it rounds to {match[1]} of 6 digits of a second; omit the number"
         return None
 
     def respelled(self, column: TableColumn, texts: Sequence[str]) -> list[Respelled]:
@@ -314,9 +308,10 @@ class PostgresDatabase(Database):
         if self.query("SHOW max_prepared_transactions") == [("0",)]:
             raise ConfigurationError(
                 f"{self.where} does not allow prepared transactions, which exactly-once needs: "
-                "max_prepared_transactions is 0. Set it to the number of tasks times the epochs of "
-                "a checkpoint and one more, for example max_prepared_transactions = 100 in "
-                "postgresql.conf, and restart the server; or use mode='upsert', which needs none"
+                "max_prepared_transactions is 0. Set it to the number of tasks times (the "
+                "epochs of a checkpoint + 1), for example max_prepared_transactions = 100 in "
+                "postgresql.conf, and restart the server; or use mode='upsert', which does not "
+                "need them"
             )
 
     def check_privileges(self, mode: str) -> None:
@@ -327,8 +322,8 @@ class PostgresDatabase(Database):
         if lacking:
             user = self.query("SELECT current_user")[0][0]
             raise ConfigurationError(
-                f"{self.where}: user {user!r} may not {' and '.join(lacking)} on {self.target}. "
-                f"GRANT {', '.join(lacking)} ON {self._table} TO {_quoted(user)}"
+                f"{self.where}: user {user!r} is not allowed to {' and '.join(lacking)} on "
+                f"{self.target}. GRANT {', '.join(lacking)} ON {self._table} TO {_quoted(user)}"
             )
 
     # -- rows
@@ -393,27 +388,21 @@ class PostgresDatabase(Database):
     def begin(self, txn: TransactionId | None = None) -> None:
         self.execute("BEGIN")
 
-    def commit(self) -> None:
-        self.execute("COMMIT")
-
     def limit_lock_wait(self, seconds: float) -> None:
         self.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds:g}s",))
 
     def prepare(self, txn: TransactionId) -> None:
         self.execute(f"PREPARE TRANSACTION {self._gid(txn)}")
 
-    def roll_back(self) -> None:
-        self.execute("ROLLBACK")
-
     def commit_prepared(self, txn: TransactionId) -> bool:
         try:
             self.execute(f"COMMIT PREPARED {self._gid(txn)}")
-        except _UnknownTransactionError:
+        except UnknownTransactionError:
             return False
         return True
 
     def roll_back_prepared(self, txn: TransactionId) -> None:
-        with suppress(_UnknownTransactionError):
+        with suppress(UnknownTransactionError):
             self.execute(f"ROLLBACK PREPARED {self._gid(txn)}")
 
     def prepared(self) -> list[TransactionId]:
@@ -434,7 +423,7 @@ class PostgresDatabase(Database):
         try:
             yield
         except errors.UndefinedObject as error:
-            raise _UnknownTransactionError(self._told(error)) from None
+            raise UnknownTransactionError(self._told(error)) from None
         except errors.InsufficientPrivilege as error:
             raise ConfigurationError(self._told(error)) from None
         except errors.LockNotAvailable as error:
@@ -446,20 +435,20 @@ class PostgresDatabase(Database):
 
     def _told(self, error: Any) -> str:
         diag = error.diag
-        told = diag.message_primary or str(error).strip()
+        text = diag.message_primary or str(error).strip()
         if (diag.sqlstate or "")[:2] not in _ABOUT_ROWS:
-            parts = [told, *filter(None, (diag.message_detail, diag.message_hint))]
+            parts = [text, *filter(None, (diag.message_detail, diag.message_hint))]
             return f"{self.where}: {'. '.join(parts)}"
         # What a row holds is nothing for a log: the detail has the whole row or its key, and the
         # message quotes values unless it is about a constraint.
         if not diag.constraint_name and not diag.column_name:
-            told = _QUOTED_VALUE.sub('"..."', told)
+            text = _QUOTED_VALUE.sub('"..."', text)
         places = {"column": diag.column_name, "constraint": diag.constraint_name}
-        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in told]
+        named = [f"{what} {name!r}" for what, name in places.items() if name and name not in text]
         if not named and (match := _COPIED_COLUMN.search(diag.context or "")):
             named = [f"column {match[1]!r}"]
         at = f" ({', '.join(named)} of {self.target})" if named else f" ({self.target})"
-        return f"{self.where}: {told}{at}"
+        return f"{self.where}: {text}{at}"
 
 
 _ABOUT_ROWS = ("22", "23", "44", "P0")
@@ -468,22 +457,18 @@ _QUOTED_VALUE = re.compile(r'".*"', re.DOTALL)
 _COPIED_COLUMN = re.compile(r"^COPY .*, column ([^:,]+)", re.MULTILINE)
 
 
-class _UnknownTransactionError(SinkError):
-    """There is no such prepared transaction."""
-
-
 def _refused(where: str, reason: str, secrets: Sequence[str]) -> Exception:
     for secret in filter(None, secrets):
         reason = reason.replace(secret, "***")
     reason = " ".join(reason.split())
-    told = f"{where} cannot be reached: {reason}"
+    text = f"cannot reach {where}: {reason}"
     for sign in ("authentication failed", "no password supplied", "does not exist", "pg_hba.conf"):
         if sign in reason:
             return ConfigurationError(
-                f"{told}. Check user, database and password: it is taken from the dsn, from the "
-                "variable that password_from names, or from PGPASSWORD"
+                f"{text}. Check the user, the database and the password, which comes from the "
+                "dsn, from the environment variable in password_from, or from PGPASSWORD"
             )
-    return SinkError(f"{told}. Is the server running?")
+    return SinkError(f"{text}. Check that the server is running")
 
 
 def _address(parameters: Mapping[str, str]) -> str:
@@ -514,15 +499,15 @@ def _column(
         limits = replace(limits, trailing_blanks=False)
     folds = None
     if base == "citext":
-        folds = "its type is citext, which does not tell upper from lower case; use text"
+        folds = "its type is citext, which does not distinguish upper from lower case; use text"
     elif not deterministic:
         folds = 'its collation is not deterministic; use COLLATE "C"'
     elif base.startswith("_"):
-        folds = "different texts, such as {1,2} and {1, 2}, are one array; use text"
+        folds = "different texts, such as {1,2} and {1, 2}, are the same array; use text"
     elif base == "jsonb":
-        folds = 'different texts, such as {"a":1} and {"a": 1}, are one document; use text'
+        folds = 'different texts, such as {"a":1} and {"a": 1}, are the same document; use text'
     elif category in _FOLDING_CATEGORIES:
-        folds = f"different texts may be one {declared}; use text"
+        folds = f"different texts may be the same {declared}; use text"
     numbered = bool(identity) or any(
         (default or "").startswith(function) for function in ("nextval(", "gen_random_uuid(")
     )
@@ -555,13 +540,13 @@ def _unique_index(
 ) -> UniqueIndex:
     problem = None
     if not immediate:
-        problem = "its constraint is DEFERRABLE, and ON CONFLICT takes only those that are not"
+        problem = "its constraint is DEFERRABLE, which ON CONFLICT does not support"
     elif not valid:
         problem = "it is not valid; REINDEX it"
     elif not whole:
-        problem = "it is for some of the rows only"
+        problem = "it covers only some of the rows"
     elif not deterministic:
-        problem = 'it compares by a collation that is not deterministic; use COLLATE "C"'
+        problem = 'it compares by a nondeterministic collation; use COLLATE "C"'
     return UniqueIndex(name, tuple(columns), problem)
 
 
@@ -641,16 +626,16 @@ SELECT kind, name, place::regclass::text FROM found ORDER BY kind, place, name
 
 def _refusing(kind: str, name: str, place: str) -> str:
     """What may refuse rows only when they are published, and what to do."""
-    late = "may refuse rows after a checkpoint has promised them"
+    late = "may reject rows after a checkpoint has included them"
     if kind == "reference":
         return (
-            f"is referenced by the foreign key {name!r} of {place} with columns that are updated, "
-            f"which {late}. Drop it, or leave these columns out"
+            f"is referenced by the foreign key {name!r} of {place} with columns that are "
+            f"updated, which {late}. Drop it, or omit these columns"
         )
     if kind == "check":
         return (
             f"has the CHECK constraint {name!r} of columns that are updated and others that are "
-            f"not written, which {late}: in a row that is there the others may have any value. "
+            f"not written, which {late}: in an existing row the others can have any value. "
             f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}, or write all of its columns"
         )
     if kind == "trigger":
@@ -659,40 +644,29 @@ def _refusing(kind: str, name: str, place: str) -> str:
             f"ALTER TABLE {place} DISABLE TRIGGER {_quoted(name)}"
         )
     if kind == "rule":
-        return f"has the rule {name!r}, and ON CONFLICT takes no table with rules. Drop it"
+        return f"has the rule {name!r}, and ON CONFLICT does not support tables with rules. Drop it"
     if kind == "row security":
         return (
             f"has row security for user {name!r}, which {late}. Write as its owner, or "
             f"ALTER ROLE {_quoted(name)} BYPASSRLS"
         )
     if kind == "parent":
-        return f"is a partition of {name}, which {late}, as those of others. Write to {name}"
+        return (
+            f"is a partition of {name}, which {late} that belong to other partitions. Write to "
+            f"{name}"
+        )
     if kind == "partitions":
         return (
-            f"has no partition for all other values in {place}, which {late}. CREATE TABLE "
-            f"{place}_default PARTITION OF {place} DEFAULT, with the name that you like"
+            f"has no default partition in {place}, which {late}. CREATE TABLE {place}_default "
+            f"PARTITION OF {place} DEFAULT, with any name"
         )
     if kind == "partition constraint":
         return (
-            f"has a partition with a constraint of its own, {name!r} of {place}, which {late}. "
-            "Drop it, or add it to the whole table"
+            f"has a partition with its own constraint, {name!r} of {place}, which {late}. Drop "
+            "it, or add it to the whole table"
         )
     how = f"ALTER TABLE {place} DROP CONSTRAINT {_quoted(name)}"
     return f"has the {kind} {name!r}, which {late}. {how}"
-
-
-def _digits_lacking(column: TableColumn, digits: int, scale: int) -> str | None:
-    """Why a numeric column does not hold numbers of so many digits, `scale` of them decimals."""
-    match = re.search(r"\((\d+),(-?\d+)\)", column.declared)
-    if match is None:
-        return None
-    most = int(match[1])
-    decimals = int(match[2])
-    if decimals < scale:
-        return f"it rounds to {decimals} decimals; declare the field as it is, or leave both out"
-    if most - decimals < digits - scale:
-        return f"it has {most - decimals} digits before the point, of {digits - scale}"
-    return None
 
 
 def _quoted(name: str) -> str:

@@ -6,13 +6,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from turnback.config.option import column_names
 from turnback.connectors.sql.database import (
     Database,
     LockTimeoutError,
@@ -36,12 +37,11 @@ from turnback.sinks.base import (
     ClosingCommitter,
     Committer,
     CommitterContext,
+    GuardedWriter,
     Sink,
     SinkWriter,
     TransactionInfo,
     WriterContext,
-    aborted_on_failure,
-    require_open,
     sink_label,
 )
 from turnback.sinks.staged_elements import StagingWriter
@@ -55,20 +55,10 @@ _LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Target(Protocol):
-    """A table that can be connected to."""
-
-    key: tuple[str, ...]
-
-    def connect(self) -> Database: ...
-
-    def fields(self, type_: TypeInfo) -> list[WrittenField]: ...
-
-
 class DriverConnection:
     """A connection of the driver, opened when it is needed and again when it was lost."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._database: Database | None = None
 
@@ -105,7 +95,7 @@ class DriverConnection:
 class CheckedRows:
     """The columns of a stream as a table gets them, each value checked before it is written."""
 
-    def __init__(self, target: Target, database: Database, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, database: Database, ctx: WriterContext) -> None:
         self._target = target
         self._sink = sink_label(ctx.job, ctx.uid)
         self._database = database
@@ -123,11 +113,7 @@ class CheckedRows:
                 self._changing[column.name] = column
 
     def take(self, batch: Batch) -> tuple[list[str], list[pa.Array]]:
-        """Return the names of the columns, and their values.
-
-        Raises:
-            SinkError: The table would refuse a value, or change it.
-        """
+        """Return the names of the columns, and their values if the table takes them as they are."""
         fields = self._target.fields(batch.type)
         columns = [batch.arrow.column(field.position) for field in fields]
         for field, values in zip(fields, columns, strict=True):
@@ -147,14 +133,12 @@ class CheckedRows:
             except LostConnectionError:
                 raise
             except SinkError as error:
-                raise SinkError(f"{where} does not take a text: {error}") from error
+                raise SinkError(f"{where} does not accept a string: {error}") from error
             check_spelling(spelled, where, is_json=column.is_json)
 
 
 @dataclass
 class _Writing:
-    """A task's transaction under way."""
-
     database: Database
     ctx: WriterContext
     rows: CheckedRows
@@ -178,7 +162,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
 
     transaction_type = TransactionId
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
         self._open: dict[TransactionId, _Writing] = {}
@@ -241,9 +225,9 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
         if not database.commit_prepared(txn) and not has_committed(database, txn):
             raise SinkError(
                 f"{self._target!r}: rows of task {txn.partition} in epoch {txn.epoch} are lost: "
-                f"{database.where} neither has the prepared transaction {txn.name} "
-                "nor a record that it was committed. Was it rolled back by hand, or the database "
-                "restored from a backup? Start the job from an earlier checkpoint"
+                f"{database.where} neither has the prepared transaction {txn.name} nor a record "
+                "that it was committed. It may have been rolled back by hand, or the database "
+                "restored from a backup. Start the job from an earlier checkpoint"
             )
 
     def roll_back_losers(self, ctx: CommitterContext) -> None:
@@ -261,7 +245,7 @@ class PreparedRows(TwoPhaseCommitSink[TransactionId]):
             try:
                 self.abort(txn)
             except SinkError as error:
-                _LOG.warning("%s: %s is rolled back later: %s", ctx.uid, txn.name, error)
+                _LOG.warning("%s: %s will be rolled back later: %s", ctx.uid, txn.name, error)
 
     def abort(self, txn: TransactionId) -> None:
         writing = self._open.pop(txn, None)
@@ -322,7 +306,7 @@ def _is_dangling(txn: TransactionId, ctx: CommitterContext) -> bool:
 
 
 def _info(txn: TransactionId) -> TransactionInfo:
-    waiting = "whoever needs the rows that it has locked"
+    waiting = "transactions that need the rows it has locked"
     return TransactionInfo(what=txn.name, id=txn.name, epoch=txn.epoch, waiting=waiting)
 
 
@@ -352,7 +336,7 @@ def _is_older(other: TransactionId, txn: TransactionId) -> bool:
 class PublishedRows(WriteAheadSink):
     """Rows that the driver inserts or updates, all of an epoch in one transaction."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SqlSink) -> None:
         self._target = target
         self._driver = DriverConnection(target)
 
@@ -388,7 +372,7 @@ class PublishedRows(WriteAheadSink):
         return repr(self._target)
 
 
-class _RehearsingWriter(SinkWriter):
+class _RehearsingWriter(GuardedWriter):
     """Stages the elements of a task that the table takes.
 
     What is staged is promised, and the driver publishes it after the checkpoint: too late to find
@@ -396,29 +380,21 @@ class _RehearsingWriter(SinkWriter):
     which is without rows and which nobody else sees.
     """
 
-    def __init__(self, target: Target, ctx: WriterContext) -> None:
+    def __init__(self, target: SqlSink, ctx: WriterContext) -> None:
+        super().__init__(ctx)
         self._target = target
-        self._ctx = ctx
         self._staging = StagingWriter(ctx)
         self._database: Database | None = None
         self._rows: CheckedRows | None = None
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, sink_label(self._ctx.job, self._ctx.uid))
-        if not len(batch):
-            return
-        with aborted_on_failure(self):
-            self._rehearse(batch)
-            self._staging.write(batch)
-
-    def _rehearse(self, batch: Batch) -> None:
+    def _add(self, batch: Batch) -> None:
         if self._database is None or self._rows is None:
             self._database = self._target.connect()
             self._rows = CheckedRows(self._target, self._database, self._ctx)
             self._database.begin_rehearsal()
         names, columns = self._rows.take(batch)
         self._database.rehearse(names, self._target.key, columns)
+        self._staging.write(batch)
 
     def prepare(self) -> bytes | None:
         self._close()
@@ -474,16 +450,16 @@ class SqlSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return self._rows().writer(ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
+    def check_target(self, ctx: CommitterContext) -> None:
         """Check everything that can be checked before the job starts; writes nothing."""
         with DriverConnection(self) as database:
             self._check(database, ctx)
             owner = TableOwner(database, ctx)
-            owner.check_claim()
+            owner.check_target()
             progress = SinkProgress(database, ctx, owner.job_before())
             progress.check_start(prepares=self.mode == EXACTLY_ONCE)
 
-    def claim(self, ctx: CommitterContext) -> None:
+    def acquire_target(self, ctx: CommitterContext) -> None:
         with DriverConnection(self) as database:
             self._check(database, ctx)
             create_helpers(database)
@@ -491,7 +467,7 @@ class SqlSink(Sink):
             progress = SinkProgress(database, ctx, owner.job_before())
             prepares = self.mode == EXACTLY_ONCE
             progress.check_start(prepares=prepares)
-            owner.claim()
+            owner.acquire_target()
             if ctx.take_over:
                 progress.take_over(prepares=prepares)
 
@@ -523,7 +499,7 @@ class SqlSink(Sink):
         unknown = [name for name in columns if name not in names]
         if unknown:
             raise ConfigurationError(
-                f"{self!r}: columns names {', '.join(map(repr, unknown))}, but the stream has "
+                f"{self!r}: columns contains {', '.join(map(repr, unknown))}, but the stream has "
                 f"{', '.join(map(repr, names))}"
             )
         indexes = {names.index(name): column for name, column in columns.items()}
@@ -535,7 +511,9 @@ class SqlSink(Sink):
         found = {column.name: column for column in database.columns()}
         where = f"{sink_label(ctx.job, ctx.uid)}: table {self.table!r} in {database.where}"
         if not found:
-            raise ConfigurationError(f"{where} does not exist, or its user may not see it")
+            raise ConfigurationError(
+                f"{where} does not exist, or the user is not allowed to see it"
+            )
         database.check_privileges(self.mode)
         if ctx.type is None:
             return
@@ -551,24 +529,26 @@ class SqlSink(Sink):
             if column is None:
                 continue
             if column.generated:
-                problems.append(f"generates {column.name!r} itself, so that it cannot be written")
+                problems.append(f"generates {column.name!r} itself, so it cannot be written")
             elif (reason := database.objection(field.type, column)) is not None:
-                told = f"has {column.name!r} as {column.declared}, which does not take {field.type}"
-                problems.append(f"{told}: {reason}" if reason else told)
+                text = (
+                    f"has {column.name!r} as {column.declared}, which does not accept {field.type}"
+                )
+                problems.append(f"{text}: {reason}" if reason else text)
         problems += [
             f"requires {column.name!r} ({column.declared}), which the stream does not have"
             for column in found.values()
             if column.required and column.name not in written
         ]
         if missing := [name for name in self.key if name not in written]:
-            problems.append(f"is to have the key {', '.join(missing)}, which is not written")
+            problems.append(f"has the key {', '.join(missing)}, which the sink does not write")
         elif self.key:
             problems += _key_problems(self.key, written, found, database.unique_indexes())
         if self.mode == UPSERT:
             problems += database.unrehearsed(written - set(self.key), written)
         if problems:
             raise ConfigurationError(
-                f"{where} {'; it '.join(problems)}. It has: "
+                f"{where} {'; it '.join(problems)}. Its columns: "
                 + ", ".join(f"{c.name} {c.declared}" for c in found.values())
             )
         if self.mode == UPSERT:
@@ -727,16 +707,16 @@ def _key_problems(
     for name in key:
         if found[name].folds is not None:
             problems.append(
-                f"takes different values of the key column {name!r} for equal: {found[name].folds}"
+                f"treats different values of the key column {name!r} as equal: {found[name].folds}"
             )
     for index in indexes:
         if index in of_key or _never_in_the_way(index, key, written, found):
             continue
         columns = ", ".join(name or "an expression" for name in index.columns)
         problems.append(
-            f"has another unique index, {index.name!r} on ({columns}), by which rows of different "
-            "keys can be equal: one would replace the other, or could never be written. Drop it, "
-            "or make it an index that is not unique"
+            f"has another unique index, {index.name!r} on ({columns}), in which rows with "
+            "different keys can be equal: one would replace the other, or could never be "
+            "written. Drop it, or make it non-unique"
         )
     return problems
 
@@ -759,15 +739,17 @@ def _never_in_the_way(
 def positive(sink: str, name: str, seconds: Any) -> float:
     """A number of seconds, or `ConfigurationError`."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-        raise ConfigurationError(f"{sink}: {name} is a number of seconds above 0, not {seconds!r}")
+        raise ConfigurationError(
+            f"{sink}: {name} must be a number of seconds above 0, not {seconds!r}"
+        )
     return float(seconds)
 
 
 def _table(sink: str, table: str) -> str:
     if not isinstance(table, str) or not table.strip() or "\0" in table:
-        raise ConfigurationError(f"{sink}: table is the name of a table, not {table!r}")
+        raise ConfigurationError(f"{sink}: table must be the name of a table, not {table!r}")
     if table.count(".") > 1 or not all(table.split(".")):
-        raise ConfigurationError(f"{sink}: give 'table' or 'schema.table', not {table!r}")
+        raise ConfigurationError(f"{sink}: table must be 'table' or 'schema.table', not {table!r}")
     return table
 
 
@@ -779,34 +761,30 @@ def _columns(sink: str, columns: Any) -> dict[str, str] | None:
     elif isinstance(columns, Sequence) and not isinstance(columns, str | bytes):
         chosen = dict(zip(columns, columns, strict=True))
         if len(chosen) != len(columns):
-            raise ConfigurationError(f"{sink}: columns names a field twice: {list(columns)!r}")
+            raise ConfigurationError(f"{sink}: columns contains a field twice: {list(columns)!r}")
     else:
         chosen = {}
     names = [*chosen, *chosen.values()]
     if not chosen or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(
-            f"{sink}: columns is a list of the fields to write, or a dict from field to column, "
-            f"not {columns!r}"
+            f"{sink}: columns must be a list of the fields to write, or a dict from field to "
+            f"column, not {columns!r}"
         )
     if len(set(chosen.values())) != len(chosen):
-        raise ConfigurationError(f"{sink}: columns names a column twice: {columns!r}")
+        raise ConfigurationError(f"{sink}: columns contains a column twice: {columns!r}")
     return chosen
 
 
 def _mode(sink: str, mode: str, key: Any) -> tuple[str, tuple[str, ...]]:
     if mode not in (EXACTLY_ONCE, UPSERT):
-        raise ConfigurationError(f"{sink}: mode is {EXACTLY_ONCE!r} or {UPSERT!r}, not {mode!r}")
-    names = (key,) if isinstance(key, str) else tuple(key or ())
-    if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
         raise ConfigurationError(
-            f"{sink}: key is the name of a column, or a list of different ones, not {key!r}"
+            f"{sink}: mode must be {EXACTLY_ONCE!r} or {UPSERT!r}, not {mode!r}"
         )
+    names = column_names(f"{sink}: key", key or ())
     if mode == UPSERT and not names:
-        raise ConfigurationError(
-            f"{sink}: upsert needs key, the columns that say which row is meant"
-        )
+        raise ConfigurationError(f"{sink}: upsert needs key, the columns that identify a row")
     if mode == EXACTLY_ONCE and names:
         raise ConfigurationError(
-            f"{sink}: key is for mode={UPSERT!r}; {EXACTLY_ONCE!r} adds a row for every element"
+            f"{sink}: key requires mode={UPSERT!r}; {EXACTLY_ONCE!r} adds a row for every element"
         )
     return mode, names

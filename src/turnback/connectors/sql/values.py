@@ -120,17 +120,13 @@ class Limits:
 
 
 def check_spelling(spelled: Iterable[Respelled], where: str, *, is_json: bool) -> None:
-    """Refuse texts that would be read back otherwise; of JSON only the meaning has to stay.
-
-    Raises:
-        SinkError: The message has the first such text and what would become of it, shortened.
-    """
+    """Refuse texts that would be read back otherwise; of JSON only the meaning has to stay."""
     for given, stored in spelled:
         if given != stored and not (is_json and stored and _means_the_same(given, stored)):
             becomes = "lost" if stored is None else f"read back as {_shown(stored)}"
             raise SinkError(
-                f"{where} does not take {_shown(given)}: it would be {becomes}. Write it as the "
-                "column spells it, or use a column of text"
+                f"{where} does not accept {_shown(given)}: it would be {becomes}. Use the "
+                "column's own format, or a text column"
             )
 
 
@@ -140,7 +136,7 @@ def _means_the_same(given: str, stored: str) -> bool:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise ValueError("a name that comes twice")
+            raise ValueError("a name that appears twice")
         return found
 
     def read(text: str) -> Any:
@@ -167,21 +163,18 @@ def _shown(value: object) -> str:
 
 
 def check_values(column: pa.Array, limits: Limits, where: str) -> None:
-    """Refuse values that a column does not take; `where` is what messages call it.
-
-    Raises:
-        SinkError: The message has the first such value, shortened.
-    """
+    """Refuse values that a column does not take; `where` is what messages call it."""
     if column.null_count and not limits.nullable:
-        raise SinkError(f"{where} takes no null; give a value, or drop such elements before")
+        raise SinkError(
+            f"{where} does not accept null; set a value, or drop such elements before the sink"
+        )
     for refused, reason in _refused(column, limits):
         if pc.any(refused).as_py():
             value = column[pc.index(refused, True).as_py()].as_py()
-            raise SinkError(f"{where} does not take {_shown(value)}: {reason}")
+            raise SinkError(f"{where} does not accept {_shown(value)}: {reason}")
 
 
 def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
-    """Which values are refused, and why."""
     kind = column.type
     if pt.is_floating(kind):
         yield from _refused_floats(column, limits)
@@ -190,11 +183,11 @@ def _refused(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]
     elif pt.is_binary(kind) or pt.is_large_binary(kind):
         length = pc.binary_length(column)
         if limits.most_bytes is not None:
-            yield pc.greater(length, limits.most_bytes), f"{limits.most_bytes} bytes are the most"
+            yield pc.greater(length, limits.most_bytes), f"the limit is {limits.most_bytes} bytes"
         if limits.exact_bytes is not None:
             yield (
                 pc.not_equal(length, limits.exact_bytes),
-                f"it would be padded to {limits.exact_bytes} bytes, or is longer",
+                f"it does not have exactly {limits.exact_bytes} bytes",
             )
 
 
@@ -202,14 +195,15 @@ def _refused_floats(column: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array
     if limits.only_finite:
         yield (
             pc.invert(pc.is_finite(column)),
-            "the database has no NaN and no infinity; map them to None or to a number before",
+            "the database does not support NaN or infinity; map them to None or to a number "
+            "before the sink",
         )
     if not limits.negative_zero:
         zero = pc.equal(column, 0.0)
         yield (
             # Only the sign tells -0.0 from 0.0, and dividing by it shows the sign.
             pc.and_(zero, pc.less(pc.divide(pa.scalar(1.0, column.type), column), 0.0)),
-            "the database would store 0.0; add 0.0 to it before",
+            "the database would store 0.0; add 0.0 to it before the sink",
         )
 
 
@@ -217,12 +211,12 @@ def _refused_texts(text: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, s
     if not limits.nul:
         yield (
             pc.match_substring(text, "\0"),
-            "the database cannot store the character 0 in text; remove it before",
+            "the database cannot store the character 0 in text; remove it before the sink",
         )
     if limits.most_characters is not None:
         yield (
             pc.greater(pc.utf8_length(text), limits.most_characters),
-            f"{limits.most_characters} characters are the most",
+            f"the limit is {limits.most_characters} characters",
         )
     if limits.exact_characters is not None:
         yield (
@@ -233,12 +227,12 @@ def _refused_texts(text: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, s
     if limits.most_bytes is not None:
         yield (
             pc.greater(pc.binary_length(text), limits.most_bytes),
-            f"{limits.most_bytes} bytes are the most",
+            f"the limit is {limits.most_bytes} bytes",
         )
     if not limits.trailing_blanks:
         yield (
             pc.ends_with(text, " "),
-            "blanks at its end would be lost, or ignored when keys are compared",
+            "trailing spaces would be lost, or ignored when keys are compared",
         )
     if limits.members is not None:
         members = pa.array(limits.members, pa.string())

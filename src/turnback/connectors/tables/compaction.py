@@ -12,21 +12,21 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnback.connectors.tables.files import FileNames, TableFile, TableTransaction, join_stats
-from turnback.errors import NotFoundError, SinkError, TurnbackError
+from turnback.errors import SinkError, TurnbackError
 from turnback.sinks.ownership import SinkIdentity
 from turnback.storage.base import Storage
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
 TARGET_BYTES = 128 * 1024 * 1024
@@ -41,6 +41,7 @@ FindJoin = Callable[[int], str | None]
 was none; None if that is not known any more."""
 ReadFile = Callable[[TableFile, TableTransaction], bytes]
 _Source = tuple[TableFile, TableTransaction]
+T = TypeVar("T")
 
 
 class _JoinNote(msgspec.Struct, frozen=True):
@@ -50,15 +51,13 @@ class _JoinNote(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MergedFiles:
-    """What is to be published in place of the files of tasks.
+    """What is to be published in place of the files of the transactions `due`.
 
     Attributes:
-        note: Where the note of the join is.
         name: Of the join, for `FindJoin`.
         files: What the table is to refer to: joined files, and those of `kept`.
         kept: Transactions whose files stay as they are.
         replaced: Transactions whose rows are in joined files.
-        due: All of them.
     """
 
     note: str
@@ -96,12 +95,12 @@ class FileMerger:
             for number, bin in enumerate(join_plan(replaced))
         ]
         body = _JoinNote(last.version, tuple(path for path, _ in bins))
-        self._storage.put(note, seal(_NOTE, _NOTE_FORMAT, msgspec.json.encode(body)))
+        self._storage.put(note, encode_document(_NOTE, _NOTE_FORMAT, body))
         made = []
         for path, bin in bins:
             file = self._join_bin(path, bin)
             if file is None:
-                _LOG.info("files of sink %r have different columns and stay", self._identity.uid)
+                _LOG.info("skipping files of sink %r with different columns", self._identity.uid)
                 self._remove(note, body, with_files=True)
                 return None
             made.append(file)
@@ -118,12 +117,9 @@ class FileMerger:
             but: The note of the join that was published with that commit.
         """
         for note in self.notes():
-            try:
-                data = self._storage.get(note)
-            except NotFoundError:
+            join = read_document(self._storage, _NOTE, _NOTE_FORMAT, note, _JoinNote)
+            if join is None:
                 continue
-            _, body = unseal(_NOTE, _NOTE_FORMAT, data, f"{self._storage.uri}/{note}")
-            join = msgspec.json.decode(body, type=_JoinNote)
             failed = join.version > published or find_join(join.version) not in (
                 None,
                 join_name(note),
@@ -144,32 +140,51 @@ class FileMerger:
 
     def _join_bin(self, path: str, sources: Sequence[_Source]) -> TableFile | None:
         """Write the rows of some files into one; None if their columns differ."""
-        target = pa.BufferOutputStream()
-        writer: pq.ParquetWriter | None = None
-        held: list[pa.RecordBatch] = []
-        held_bytes = rows = 0
+        joined: RowGroupWriter | None = None
+        rows = 0
         for file, transaction in sources:
             parquet = pq.ParquetFile(pa.BufferReader(self._read(file, transaction)))
-            if writer is None:
-                writer = pq.ParquetWriter(target, parquet.schema_arrow)
-            elif not parquet.schema_arrow.equals(writer.schema):
+            if joined is None:
+                joined = RowGroupWriter(parquet.schema_arrow)
+            elif not parquet.schema_arrow.equals(joined.schema):
                 return None
             for batch in parquet.iter_batches(_BATCH_ROWS):
-                held.append(batch)
-                held_bytes += batch.nbytes
+                joined.add(batch)
                 rows += batch.num_rows
-                if held_bytes >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
-                    held = []
-                    held_bytes = 0
-        assert writer is not None
-        if held:
-            writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
-        writer.close()
-        data = target.getvalue().to_pybytes()
+        assert joined is not None
+        data = joined.finish()
         self._storage.put(path, data)
         stats = join_stats([file.stats for file, _ in sources])
         return TableFile(path, len(data), rows, sources[0][0].partition, stats)
+
+
+class RowGroupWriter:
+    """A Parquet file in memory, whose row groups have a useful size."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._target = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._target, schema)
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> bytes:
+        self._flush()
+        self._writer.close()
+        return bytes(self._target.getvalue().to_pybytes())
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._held = []
+        self._bytes = 0
 
 
 def join_name(note: str) -> str:
@@ -200,17 +215,22 @@ def join_plan(transactions: Sequence[TableTransaction]) -> Iterator[list[_Source
     sources = [(file, one) for one in transactions for file in one.files]
     sources.sort(key=lambda source: _values(source[0]))  # stable: rows keep their order
     for _, files in groupby(sources, key=lambda source: _values(source[0])):
-        bin: list[_Source] = []
-        held = 0
-        for source in files:
-            bin.append(source)
-            held += source[0].length
-            if held >= TARGET_BYTES:
-                yield bin
-                bin = []
-                held = 0
-        if bin:
+        yield from bins(files, lambda source: source[0].length)
+
+
+def bins(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Put items into bins, in order, until each has `TARGET_BYTES`."""
+    bin: list[T] = []
+    held = 0
+    for item in items:
+        bin.append(item)
+        held += size(item)
+        if held >= TARGET_BYTES:
             yield bin
+            bin = []
+            held = 0
+    if bin:
+        yield bin
 
 
 def _values(file: TableFile) -> str:
@@ -226,14 +246,9 @@ class ConflictError(Exception):
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done with a table, or would be done.
+    """What was done with a table, or would be: small files, of so many bytes, are `joined`.
 
-    Attributes:
-        files_before: Data files of the table.
-        files_after: Data files of it afterwards; an estimate if nothing was done.
-        joined: Small files that are, or would be, in larger ones now.
-        bytes: Their size.
-        version: Of the table, afterwards.
+    The number of files afterwards is an estimate if nothing was done.
     """
 
     files_before: int
@@ -250,13 +265,10 @@ class CompactTarget(Protocol):
         """Look at the table anew, and say what a compaction would do."""
 
     def compact(self, alone: AbstractContextManager[Any]) -> int:
-        """Join small files of the table; returns how many.
+        """Join small files of the table, or raise `ConflictError`; returns how many.
 
         Within `alone` this process commits nothing else to the table. To be held for as short as
         possible, and only where the commit of a sink would stand in the way.
-
-        Raises:
-            ConflictError: The table was changed meanwhile.
         """
 
 
@@ -268,11 +280,7 @@ def compact_table(
     dry_run: bool,
     alone: AbstractContextManager[Any] | None = None,
 ) -> Compaction:
-    """Join the small files of a table; `name` is what messages call the sink that writes it.
-
-    Raises:
-        SinkError: It cannot be done, or others change the same files all the time.
-    """
+    """Join the small files of a table; `name` is what messages call the sink that writes it."""
     reason = ""
     for tried in range(_TRIES):
         before = target.plan_compaction()
@@ -290,18 +298,17 @@ def compact_table(
             after, files_before=before.files_before, joined=joined, bytes=before.bytes
         )
     raise SinkError(
-        f"{name}: {place} was changed by others {_TRIES} times while it was compacted: {reason}. "
-        "Nothing was done; try again when less is written, or give the sink compact_files"
+        f"{name}: other writers changed {place} {_TRIES} times during compaction: {reason}. "
+        "Nothing was done; try again when there are fewer writes, or set compact_files on the "
+        "sink"
     )
 
 
 class BackgroundCompaction:
     """Compacts a table beside the job, once commits have added so many files.
 
-    What fails is tried again after as many more. Not thread-safe, but for its own thread.
-
-    Attributes:
-        alone: To be held by whoever commits to the table.
+    What fails is tried again after as many more. Not thread-safe, but for its own thread. `alone`
+    is to be held by whoever commits to the table.
     """
 
     def __init__(
@@ -332,7 +339,7 @@ class BackgroundCompaction:
         try:
             done = self._compact(self.alone)
         except TurnbackError as error:
-            _LOG.warning("%s: its table was not compacted: %s", self._name, error)
+            _LOG.warning("%s: cannot compact its table: %s", self._name, error)
         else:
             _LOG.info(
                 "%s: compacted %d files into %d",

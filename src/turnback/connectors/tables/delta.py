@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from turnback.connectors.tables.compaction import TARGET_BYTES, Compaction, ConflictError
 from turnback.connectors.tables.files import (
-    ChangeKind,
     ColumnChange,
     Layout,
     TableFile,
-    changed_table,
     column_changes,
     delta_stats,
     describe_problems,
@@ -29,15 +27,14 @@ from turnback.connectors.tables.sink import (
     Mark,
     TableOptions,
     TableSink,
+    TableTarget,
     commit_marks,
-    found_merge,
-    newest_commit,
     sync_files,
     who_commits,
 )
 from turnback.core.extras import require
 from turnback.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
-from turnback.sinks.base import CommitterContext, attempt_of, sink_label, version_of
+from turnback.sinks.base import CommitterContext, attempt_of, version_of
 from turnback.sinks.ownership import SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
@@ -57,7 +54,7 @@ _NONCE = version_of(1, 0) - 1
 """Attempt and nonce of a driver are one number, as attempt and epoch are in a version."""
 
 
-class DeltaTarget:
+class DeltaTarget(TableTarget):
     """A Delta table. How far a sink is stands in its log as a transaction of the sink's app id.
 
     Others beside it say which driver wrote it, and what was rolled back. One that all sinks of
@@ -65,63 +62,43 @@ class DeltaTarget:
     table over.
     """
 
+    format = "Delta"
+    elsewhere = "use another path"
+    _sink: DeltaSink
+
     def __init__(self, sink: DeltaSink, ctx: CommitterContext) -> None:
+        super().__init__(sink, ctx)
         self._delta = require("deltalake", "delta", "DeltaSink")
-        self._sink = sink
-        self._name = sink_label(ctx.job, ctx.uid)
         self._directory_id = ctx.directory_id
-        self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
-        self._table: Any = None
         self._synced: int | None = None
-        self._schema: pa.Schema | None = None
 
-    def check(self, type: TypeInfo | None) -> None:
-        if type is None:
-            return
+    def _schema_of(self, type: TypeInfo) -> pa.Schema:
         schema = stream_schema(type)
-        self._check_types(schema)
-        table = self._open()
-        if table is None:
-            return
-        changes, others = differences(table, schema, self._sink.partition_by)
-        if self._sink.evolve_table:
-            changes = [change for change in changes if change.kind is not ChangeKind.ADD]
-        if changes or others:
-            raise ConfigurationError(
-                f"{self._name}: the stream does not fit the Delta table {self._sink.place}: "
-                f"{self._problems(changes, others)}. Change the stream or the table, or give "
-                "another path"
-            )
+        for field in schema:
+            try:
+                self._delta.Schema.from_arrow(pa.schema([field]))
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{self._name}: Delta has no type for column {field.name!r} ({field.type}); "
+                    "convert it before the sink, for example a time of day to a string"
+                ) from error
+        return schema
 
-    def adapt(self, type: TypeInfo) -> None:
-        schema = stream_schema(type)
-        with self._failures("add columns to"):
-            table = self._open()
-            added = [
-                c
-                for c in differences(table, schema, self._sink.partition_by)[0]
-                if c.kind is ChangeKind.ADD
-            ]
-            if added and self._sink.evolve_table:
-                fields = pa.schema([pa.field(change.column, change.here) for change in added])
-                table.alter.add_columns(
-                    self._delta.Schema.from_arrow(fields).fields,
-                    commit_properties=self._delta.CommitProperties(
-                        custom_metadata=self._commit_info
-                    ),
-                )
-        self._schema = schema
+    def _differences(self, table: Any, schema: pa.Schema) -> tuple[list[ColumnChange], list[str]]:
+        changes = list(column_changes(schema, pa.schema(table.schema().to_arrow())))
+        found = tuple(table.metadata().partition_columns)
+        others = partition_differences(found, self._sink.partition_by)
+        return changes, _unsupported(table) + others
+
+    def _evolve(self, table: Any, changes: list[ColumnChange]) -> None:
+        fields = pa.schema([pa.field(change.column, change.here) for change in changes])
+        table.alter.add_columns(
+            self._delta.Schema.from_arrow(fields).fields,
+            commit_properties=self._delta.CommitProperties(custom_metadata=self._summary),
+        )
 
     def _problems(self, changes: list[ColumnChange], others: list[str]) -> str:
         return describe_problems(changes, others, f"delta.`{self._sink.place}`")
-
-    def _require_same(self) -> None:
-        """Refuse to write to a table that rows of the stream do not fit any more."""
-        if self._schema is not None:
-            changes, others = differences(self._table, self._schema, self._sink.partition_by)
-            if changes or others:
-                problems = self._problems(changes, others)
-                raise changed_table(self._name, "Delta", self._sink.place, problems)
 
     def create(self, type: TypeInfo) -> None:
         if self._open() is not None:
@@ -136,12 +113,9 @@ class DeltaTarget:
                     partition_by=list(sink.partition_by),
                     storage_options=sink.options or None,
                 )
-        except SinkError:
+        except (ConflictError, SinkError):
             if self._open() is None:  # else another sink of the job was faster
                 raise
-
-    def exists(self) -> bool:
-        return self._open() is not None
 
     def look(self) -> None:
         with self._failures("read"):
@@ -154,12 +128,12 @@ class DeltaTarget:
                 self._sync()
                 return
         raise SinkError(
-            f"{self._name}: there is no Delta table at {self._sink.place} any more. Put it back, "
-            "or start the job again to have it created"
+            f"{self._name}: the Delta table at {self._sink.place} no longer exists. Restore it, "
+            "or start the job again to create it"
         )
 
     def remembered(self, identity: SinkIdentity) -> Mark | None:
-        app = _app_id(identity)
+        app = self._key_of(identity)
         with self._failures("read"):
             version, driver, fence = (
                 self._table.transaction_version(app + part) for part in ("", _DRIVER, _FENCE)
@@ -178,13 +152,13 @@ class DeltaTarget:
             return set(paths) & {unquote(path) for path in actions.column("path").to_pylist()}
 
     def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
-        told = commit_marks(_app_id(mark.identity), mark, join)
-        self._append(files, mark, told)
+        info = commit_marks(self._key_of(mark.identity), mark, join)
+        self._append(files, mark, info)
 
     def mark(self, mark: Mark) -> None:
         self._append((), mark, who_commits(mark))
 
-    def _append(self, files: Sequence[TableFile], mark: Mark, told: dict[str, str]) -> None:
+    def _append(self, files: Sequence[TableFile], mark: Mark, info: dict[str, str]) -> None:
         transaction = require("deltalake.transaction", "delta", "DeltaSink")
         now = int(time.time() * 1000)
         actions = [
@@ -198,18 +172,18 @@ class DeltaTarget:
                 "append",
                 table.schema(),
                 list(self._sink.partition_by),
-                commit_properties=self._properties(mark, told),
+                commit_properties=self._properties(mark, info),
             )
             self._table.update_incremental()
             self._sync()
 
-    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
+    def _commits(self) -> Iterable[Mapping[str, Any]]:
         with self._failures("read the history of"):
-            return found_merge(self._table.history(_HISTORY), _app_id(identity), version)
+            return list(self._table.history(_HISTORY))
 
-    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
-        with self._failures("read the history of"):
-            return newest_commit(self._table.history(_HISTORY), directory_id)
+    def _key_of(self, identity: SinkIdentity) -> str:
+        place = f"{identity.directory_id}-" if identity.directory_id else ""
+        return f"turnback-{place}{identity.job_id}-{identity.uid}"
 
     def merge(self, rows: pa.Table, mark: Mark) -> None:
         # Columns that only the table has keep their values.
@@ -222,7 +196,7 @@ class DeltaTarget:
                 source_alias="new",
                 target_alias="old",
                 commit_properties=self._properties(
-                    mark, commit_marks(_app_id(mark.identity), mark, "")
+                    mark, commit_marks(self._key_of(mark.identity), mark, "")
                 ),
             ).when_matched_update(values).when_not_matched_insert(values).execute()
             self._sync()
@@ -245,7 +219,7 @@ class DeltaTarget:
             self._table.update_incremental()
             done = self._table.optimize.compact(
                 target_size=TARGET_BYTES,
-                commit_properties=self._delta.CommitProperties(custom_metadata=self._commit_info),
+                commit_properties=self._delta.CommitProperties(custom_metadata=self._summary),
             )
             self._sync()
             return int(done["numFilesRemoved"])
@@ -275,7 +249,6 @@ class DeltaTarget:
         return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 
     def _open(self) -> Any:
-        """The table as it is now; None if there is none."""
         exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
         sink = self._sink
         with self._failures("open"):
@@ -284,8 +257,8 @@ class DeltaTarget:
             except exceptions.TableNotFoundError:
                 return None
 
-    def _properties(self, mark: Mark, told: dict[str, str]) -> Any:
-        app = _app_id(mark.identity)
+    def _properties(self, mark: Mark, info: dict[str, str]) -> Any:
+        app = self._key_of(mark.identity)
         transaction = self._delta.Transaction
         if mark.identity.directory_id:
             driver = version_of(mark.attempt, int(mark.nonce or "0", 16))
@@ -299,18 +272,8 @@ class DeltaTarget:
         if self._directory_id:
             transactions.append(transaction(_OWNER, int(self._directory_id, 16)))
         return self._delta.CommitProperties(
-            app_transactions=transactions, custom_metadata=self._commit_info | told
+            app_transactions=transactions, custom_metadata=self._summary | info
         )
-
-    def _check_types(self, schema: pa.Schema) -> None:
-        for field in schema:
-            try:
-                self._delta.Schema.from_arrow(pa.schema([field]))
-            except Exception as error:
-                raise ConfigurationError(
-                    f"{self._name}: Delta has no type for column {field.name!r} ({field.type}); "
-                    "convert it before the sink, a time of day to a string for example"
-                ) from error
 
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -329,11 +292,6 @@ class DeltaTarget:
             raise SinkError(
                 f"{self._name}: cannot {what} the Delta table {self._sink.place}: {reason}"
             ) from error
-
-
-def _app_id(identity: SinkIdentity) -> str:
-    place = f"{identity.directory_id}-" if identity.directory_id else ""
-    return f"turnback-{place}{identity.job_id}-{identity.uid}"
 
 
 class DeltaSink(TableSink):
@@ -387,7 +345,7 @@ class DeltaSink(TableSink):
             dropped=dropped,
             key=self.key,
             staged=staged,
-            stats=_no_stats if staged else delta_stats,
+            stats=(lambda table: "") if staged else delta_stats,
         )
 
     def describe(self) -> dict[str, str]:
@@ -395,17 +353,19 @@ class DeltaSink(TableSink):
 
     @classmethod
     def from_description(cls, description: Mapping[str, str]) -> DeltaSink:
-        """Recreate a sink from what `describe` returned."""
         return cls(description.get("path") or description["uri"], **cls._arguments(description))
 
     def unusable_here(self) -> str | None:
         if "://" in self.uri or Path(self.uri).is_dir():
             return None
-        return f"writes to {self.uri}, which is not on this machine. Go where it is mounted"
+        return (
+            f"writes to {self.uri}, which does not exist on this machine. Run the command on a "
+            "machine where it is mounted"
+        )
 
     def _location(self, path: str | os.PathLike[str]) -> str:
         if not isinstance(path, str | os.PathLike):
-            raise self._refused(f"path is a string or a Path, not {path!r}")
+            raise self._refused(f"path must be a string or a Path, not {path!r}")
         text = os.fspath(path)
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             raise self._refused(f"{text!r} is not a path")
@@ -422,21 +382,8 @@ class DeltaSink(TableSink):
         return f"DeltaSink({self.uri!r}, mode={self.mode!r})"
 
 
-def _no_stats(table: pa.Table) -> str:
-    return ""
-
-
 _ENFORCED = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 """What makes a column depend on its writer; delta-rs does not check it in files it is handed."""
-
-
-def differences(
-    table: Any, schema: pa.Schema, partition_by: tuple[str, ...]
-) -> tuple[list[ColumnChange], list[str]]:
-    """The changes that a table needs before rows of a schema fit it, and what else is wrong."""
-    changes = list(column_changes(schema, pa.schema(table.schema().to_arrow())))
-    found = tuple(table.metadata().partition_columns)
-    return changes, _unsupported(table) + partition_differences(found, partition_by)
 
 
 def _unsupported(table: Any) -> list[str]:

@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from turnback.errors import NullKeyError, SinkError, StorageError, TableChangedError
+from turnback.errors import NullKeyError, SinkError, StorageError
 from turnback.sinks.base import (
     CommitterContext,
-    SinkWriter,
+    GuardedWriter,
     TransactionInfo,
     WriterContext,
     aborted_on_failure,
-    open_handle,
+    read_handle,
     require_open,
     seal_handle,
     sink_label,
@@ -40,7 +40,7 @@ from turnback.sinks.base import (
 )
 from turnback.sinks.ownership import SUFFIX, SinkIdentity, require_shared_target
 from turnback.storage.base import Storage
-from turnback.storage.envelope import seal, unseal
+from turnback.storage.envelope import decode_document, encode_document
 from turnback.values.columns import Batch
 
 _COLUMNS = 32
@@ -185,11 +185,10 @@ class ColumnChange:
     there: pa.DataType | None = None
 
     def describe(self) -> str:
-        """Say what is different."""
         if self.kind is ChangeKind.ADD:
             return f"the table has no column {self.column!r} ({self.here})"
         if self.kind is ChangeKind.NULLABLE:
-            return f"column {self.column!r} must not be null in the table, but may be here"
+            return f"column {self.column!r} must not be null in the table, but can be null here"
         return f"column {self.column!r} is {self.there} in the table, {self.here} here"
 
     def remedy(self, table: str) -> str:
@@ -238,16 +237,7 @@ def describe_problems(changes: list[ColumnChange], others: list[str], table: str
     found = "; ".join([*(change.describe() for change in changes), *others])
     if not changes:
         return found
-    return f"{found}. What is needed: {'; '.join(change.remedy(table) for change in changes)}"
-
-
-def changed_table(name: str, kind: str, place: str, problems: str) -> TableChangedError:
-    """The error of a job whose table was changed while it runs."""
-    return TableChangedError(
-        f"{name}: the {kind} table {place} was changed while the job ran, and its rows do not fit "
-        f"any more: {problems}. Then start the job again: its checkpoint has promised what is not "
-        "in the table yet"
-    )
+    return f"{found}. Required changes: {'; '.join(change.remedy(table) for change in changes)}"
 
 
 def plain_type(kind: pa.DataType) -> str:
@@ -312,13 +302,10 @@ _ROW_GROUP_ROWS = 1_000_000
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """One Parquet file.
+    """One Parquet file, by its path below the table.
 
-    Attributes:
-        path: Where it is, relative to the table.
-        length: Its size in bytes.
-        partition: The values of the table's partition columns, as text.
-        stats: What readers can skip it by, in the words of the table format.
+    The partition has the values of the table's partition columns, as text; stats is what readers
+    can skip it by, in the words of the table format.
     """
 
     path: str
@@ -329,12 +316,9 @@ class TableFile(msgspec.Struct, frozen=True):
 
 
 class TableTransaction(msgspec.Struct, frozen=True):
-    """The output of one task and epoch.
+    """The output of one task and epoch, and the paths of the notes about its files.
 
-    Attributes:
-        partition: The task.
-        notes: Where the notes about its files are, relative to the table.
-        staged: Whether the files are only to be merged into the table, and never part of it.
+    If it is staged, the files are only to be merged into the table, and never part of it.
     """
 
     attempt: int
@@ -377,11 +361,7 @@ class TableTransaction(msgspec.Struct, frozen=True):
     def decode(cls, kind: str, data: bytes, ctx: CommitterContext) -> TableTransaction:
         """Read a transaction, and refuse one that names files which are not this sink's."""
         sink = sink_label(ctx.job, ctx.uid)
-        body = open_handle(kind, _VERSION, data, sink)
-        try:
-            transaction = msgspec.msgpack.decode(body, type=cls)
-        except msgspec.MsgspecError as error:
-            raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+        transaction = read_handle(kind, _VERSION, data, cls, sink)
         identity = transaction.identity(ctx)
         names = FileNames(identity)
         for path in (file.path for file in transaction.files):
@@ -456,28 +436,14 @@ class _Note(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
 
 
-def write_note(storage: Storage, path: str, files: tuple[str, ...]) -> None:
-    """Record the names of files before they are written."""
-    storage.put(path, seal(_NOTE, _NOTE_FORMAT, msgspec.json.encode(_Note(files))))
-
-
-def read_note(storage: Storage, path: str) -> tuple[str, ...]:
-    """The files that a note names; raises `StorageError` if it cannot be read."""
-    _, body = unseal(_NOTE, _NOTE_FORMAT, storage.get(path), f"{storage.uri}/{path}")
-    return msgspec.json.decode(body, type=_Note).files
-
-
 @dataclass(frozen=True)
 class Layout:
     """What tasks have to know of a table.
 
     Attributes:
-        kind: Of the sink, as its transactions have it.
-        storage: The table's directory.
-        folder: Where files go in it, '' or ending with a slash.
-        schema: Of the files, without `dropped`.
+        folder: Where files go in its storage, '' or ending with a slash.
+        schema: Of the files, without the columns that are `dropped`.
         partition_by: Columns by which rows are divided into files.
-        dropped: Columns that files do not have.
         key: Columns that must not be null.
         staged: Whether files are only to be merged into the table.
         stats: Returns what readers can skip a file by.
@@ -494,37 +460,31 @@ class Layout:
     stats: Callable[[pa.Table], str] = lambda table: ""
 
 
-class TableWriter(SinkWriter):
+class TableWriter(GuardedWriter):
     """Gathers rows, and writes one file per partition of the table."""
 
     def __init__(self, layout: Layout, ctx: WriterContext) -> None:
+        super().__init__(ctx)
         self._layout = layout
-        self._ctx = ctx
-        self._name = sink_label(ctx.job, ctx.uid)
         self._names = FileNames(SinkIdentity.of(ctx))
         self._task = self._names.new_task(ctx)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._files: list[TableFile] = []
         self._notes: list[str] = []
-        self._closed = False
 
-    def write(self, batch: Batch) -> None:
-        require_open(self._closed, self._name)
-        if not len(batch):
-            return
-        with self._failures():
-            arrow = batch.arrow
-            for column in self._layout.key:
-                if arrow.column(column).null_count:
-                    raise NullKeyError(
-                        f"{self._name}: the key column {column!r} is null in an element, so it "
-                        "cannot be found in the table again; filter such elements out"
-                    )
-            self._held.append(arrow)
-            self._held_bytes += arrow.nbytes
-            if self._held_bytes >= _FLUSH_BYTES:
-                self._flush()
+    def _add(self, batch: Batch) -> None:
+        arrow = batch.arrow
+        for column in self._layout.key:
+            if arrow.column(column).null_count:
+                raise NullKeyError(
+                    f"{self._name}: the key column {column!r} is null in an element, so it "
+                    "cannot be found in the table again; filter such elements out before the sink"
+                )
+        self._held.append(arrow)
+        self._held_bytes += arrow.nbytes
+        if self._held_bytes >= _FLUSH_BYTES:
+            self._flush()
 
     def prepare(self) -> bytes | None:
         require_open(self._closed, self._name)
@@ -565,7 +525,8 @@ class TableWriter(SinkWriter):
         ]
         note = self._names.note(self._task, len(self._notes))
         self._notes.append(note)
-        write_note(layout.storage, note, tuple(file.path for file, _ in encoded))
+        names = _Note(tuple(file.path for file, _ in encoded))
+        layout.storage.put(note, encode_document(_NOTE, _NOTE_FORMAT, names))
         for file, data in encoded:
             layout.storage.put(file.path, data)
             self._files.append(file)
@@ -594,13 +555,15 @@ class TableWriter(SinkWriter):
             ) from error
         except pa.ArrowException as error:
             raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as Parquet: {error}"
+                f"{self._name}: cannot write {self._ctx.type} as Parquet: {error}"
             ) from error
 
 
 def remove_noted(storage: Storage, names: FileNames, note: str) -> None:
     """Remove the files that a note names, then the note."""
-    for path in read_note(storage, note):
+    data = storage.get(note)
+    name = f"{storage.uri}/{note}"
+    for path in decode_document(_NOTE, _NOTE_FORMAT, data, name, _Note).files:
         if names.is_file(path):
             storage.delete(path)
     storage.delete(note)

@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Unpack
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from turnback.connectors.tables.compaction import (
-    ROW_GROUP_BYTES,
     TARGET_BYTES,
     Compaction,
     ConflictError,
+    RowGroupWriter,
+    bins,
 )
 from turnback.connectors.tables.files import (
     ChangeKind,
     ColumnChange,
     Layout,
     TableFile,
-    changed_table,
     column_changes,
-    describe_problems,
     partition_differences,
 )
 from turnback.connectors.tables.sink import (
     Mark,
     TableOptions,
     TableSink,
+    TableTarget,
     commit_marks,
-    found_merge,
-    newest_commit,
     sync_files,
     who_commits,
 )
 from turnback.core.extras import require
 from turnback.errors import ConfigurationError, SinkError
-from turnback.sinks.base import CommitterContext, attempt_of, sink_label
+from turnback.sinks.base import CommitterContext, attempt_of
 from turnback.sinks.ownership import Ownership, SinkIdentity
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
@@ -64,20 +61,9 @@ def plan(table: Any) -> list[list[Any]]:
             and str(file.file_format).upper().endswith("PARQUET")
         ):
             small.setdefault(repr(file.partition), []).append(task)
-    return [bin for tasks in small.values() for bin in _bins(tasks) if len(bin) > 1]
-
-
-def _bins(tasks: list[Any]) -> Iterator[list[Any]]:
-    bin: list[Any] = []
-    held = 0
-    for task in sorted(tasks, key=lambda task: task.file.file_path):
-        bin.append(task)
-        held += task.file.file_size_in_bytes
-        if held >= TARGET_BYTES:
-            yield bin
-            bin = []
-            held = 0
-    yield bin
+    ordered = [sorted(tasks, key=lambda task: task.file.file_path) for tasks in small.values()]
+    every = (bins(tasks, lambda task: task.file.file_size_in_bytes) for tasks in ordered)
+    return [bin for some in every for bin in some if len(bin) > 1]
 
 
 def describe(table: Any, bins: list[list[Any]], version: str) -> Compaction:
@@ -148,82 +134,58 @@ def _joined(arrow_io: Any, table: Any, tasks: list[Any]) -> bytes:
     always = require("pyiceberg.expressions", "iceberg", "IcebergSink").AlwaysTrue()
     scan = arrow_io.ArrowScan(table.metadata, table.io, table.schema(), always)
     schema = table.schema().as_arrow()
-    target = pa.BufferOutputStream()
-    held: list[pa.Table] = []
-    held_bytes = 0
-    with pq.ParquetWriter(target, schema) as writer:
-        for batch in scan.to_record_batches(tasks):
-            held.append(pa.Table.from_batches([batch]).cast(schema))  # files differ in string types
-            held_bytes += batch.nbytes
-            if held_bytes >= ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(held))
-                held = []
-                held_bytes = 0
-        if held:
-            writer.write_table(pa.concat_tables(held))
-    return bytes(target.getvalue().to_pybytes())
+    joined = RowGroupWriter(schema)
+    for batch in scan.to_record_batches(tasks):
+        joined.add(batch.cast(schema))  # files differ in string types
+    return joined.finish()
 
 
 KIND = "iceberg"
 
 
-class IcebergTarget:
+class IcebergTarget(TableTarget):
     """An Iceberg table. How far a sink is stands in a property of it, set with each snapshot."""
 
+    format = "Iceberg"
+    elsewhere = "use another table"
+    additive = (ChangeKind.ADD, ChangeKind.WIDEN)
+    _sink: IcebergSink
+
     def __init__(self, sink: IcebergSink, ctx: CommitterContext) -> None:
-        self._sink = sink
-        self._name = sink_label(ctx.job, ctx.uid)
-        self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
-        self._table: Any = None
+        super().__init__(sink, ctx)
         self._synced: str | None = None
         self._connected: Any = None
         self._joined: JoinedFiles | None = None
-        self._schema: pa.Schema | None = None
 
-    def check(self, type: TypeInfo | None) -> None:
-        if type is None:
-            return
-        schema = iceberg_schema(type)
-        table = self._open()
-        if table is None:
-            return
-        changes, others = self._differences(table, schema)
-        if self._sink.evolve_table:
-            changes = [change for change in changes if change.kind not in ADDITIVE]
-        if changes or others:
-            raise ConfigurationError(
-                f"{self._name}: the stream does not fit the Iceberg table {self._sink.place}: "
-                f"{describe_problems(changes, others, self._sink.place)}. Change the stream or the "
-                "table, or name another table"
-            )
-
-    def adapt(self, type: TypeInfo) -> None:
-        schema = iceberg_schema(type)
-        with self._failures("change the columns of"):
-            table = self._open()
-            changes = [c for c in self._differences(table, schema)[0] if c.kind in ADDITIVE]
-            if changes and self._sink.evolve_table:
-                evolve(table, changes, self._summary)
-        self._schema = schema
+    def _schema_of(self, type: TypeInfo) -> pa.Schema:
+        return iceberg_schema(type)
 
     def _differences(self, table: Any, schema: pa.Schema) -> tuple[list[ColumnChange], list[str]]:
-        others = other_problems(table, schema, self._sink.partition_by, self._sink.mode)
-        return differences(table, schema), others
+        changes = list(column_changes(schema, table.schema().as_arrow()))
+        problems = _lost_columns(table, schema) if self._sink.mode == "upsert" else []
+        found = _partition_columns(table)
+        if found is None:
+            problems.append("it is partitioned by a transform; only plain columns are supported")
+        else:
+            problems += partition_differences(found, self._sink.partition_by)
+        return changes, problems
 
-    def _require_same(self) -> None:
-        """Refuse to write to a table that rows of the stream do not fit any more."""
-        if self._schema is not None:
-            changes, others = self._differences(self._table, self._schema)
-            if changes or others:
-                problems = describe_problems(changes, others, self._sink.place)
-                raise changed_table(self._name, "Iceberg", self._sink.place, problems)
-
-    def exists(self) -> bool:
-        return self._open() is not None
+    def _evolve(self, table: Any, changes: list[ColumnChange]) -> None:
+        wanted = pa.schema([pa.field(change.column, change.here) for change in changes])
+        transaction = table.transaction()
+        with transaction.update_schema() as update:
+            update.union_by_name(wanted)
+        # PyIceberg upserts by the columns of the newest snapshot, which are those it was made with.
+        self._add_empty_snapshot(transaction, {})
+        transaction.commit_transaction()
 
     def create(self, type: TypeInfo) -> None:
         if self.exists():
             return
+        with suppress(ConflictError):  # another sink of the job was faster
+            self._create(type)
+
+    def _create(self, type: TypeInfo) -> None:
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         catalog = self._catalog()
         with self._failures("create"):
@@ -236,8 +198,8 @@ class IcebergTarget:
                 ):
                     for column in self._sink.partition_by:
                         spec.add_identity(column)
-            except exceptions.TableAlreadyExistsError:
-                return  # another sink of the job was faster
+            except exceptions.TableAlreadyExistsError as error:
+                raise ConflictError(str(error)) from error
             except exceptions.NoSuchNamespaceError:
                 namespace = self._sink.table.rpartition(".")[0]
                 raise ConfigurationError(
@@ -248,8 +210,8 @@ class IcebergTarget:
         self._table = self._open()
         if self._table is None:
             raise SinkError(
-                f"{self._name}: there is no Iceberg table {self._sink.place} any more. Put it "
-                "back, or start the job again to have it created"
+                f"{self._name}: the Iceberg table {self._sink.place} no longer exists. Restore "
+                "it, or start the job again to create it"
             )
         with self._failures("sync"):
             self._require_same()
@@ -259,7 +221,7 @@ class IcebergTarget:
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
 
     def remembered(self, identity: SinkIdentity) -> Mark | None:
-        value = self._table.properties.get(_property(identity))
+        value = self._table.properties.get(self._key_of(identity))
         if value is None:
             return None
         version, *others = value.split()
@@ -280,24 +242,21 @@ class IcebergTarget:
         with self._failures("commit to"):
             transaction = self._table.transaction()
             # Names have random parts, and the version is looked at: no file can be there twice.
-            summary = self._summary | commit_marks(_property(mark.identity), mark, join)
+            summary = self._summary | commit_marks(self._key_of(mark.identity), mark, join)
             transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
             self._commit(transaction, mark)
 
-    def find_join(self, identity: SinkIdentity, version: int) -> str | None:
-        return found_merge(self._commits(), _property(identity), version)
-
-    def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
-        return newest_commit(self._commits(), directory_id)
-
-    def _commits(self) -> Iterator[Mapping[str, Any]]:
-        """What commits say about themselves, newest first."""
+    def _commits(self) -> Iterable[Mapping[str, Any]]:
         snapshots = sorted(
             self._table.snapshots(),
             key=lambda snapshot: snapshot.sequence_number or 0,
             reverse=True,
         )
         return (one.summary.additional_properties for one in snapshots if one.summary)
+
+    def _key_of(self, identity: SinkIdentity) -> str:
+        digest = blake2b(identity.hashed, digest_size=8).hexdigest()
+        return f"turnback.version.{digest}"
 
     def mark(self, mark: Mark) -> None:
         with self._failures("commit to"):
@@ -308,7 +267,7 @@ class IcebergTarget:
     def merge(self, rows: pa.Table, mark: Mark) -> None:
         with self._failures("merge into"):
             transaction = self._table.transaction()
-            summary = self._summary | commit_marks(_property(mark.identity), mark, "")
+            summary = self._summary | commit_marks(self._key_of(mark.identity), mark, "")
             result = transaction.upsert(
                 rows, join_cols=list(self._sink.key), snapshot_properties=summary
             )
@@ -331,16 +290,16 @@ class IcebergTarget:
             self._joined = None
             self._sync()
         if not replaced:
-            raise ConflictError("the files it has joined were changed")
+            raise ConflictError("the merged files were changed")
         return replaced
 
     def version(self) -> str:
         snapshot = self._table.current_snapshot()
         return str(snapshot.snapshot_id) if snapshot is not None else "none"
 
-    def _add_empty_snapshot(self, transaction: Any, told: Mapping[str, str]) -> None:
+    def _add_empty_snapshot(self, transaction: Any, info: Mapping[str, str]) -> None:
         """Let a commit without data conflict with others: a property alone does not."""
-        update = transaction.update_snapshot(snapshot_properties={**self._summary, **told})
+        update = transaction.update_snapshot(snapshot_properties={**self._summary, **info})
         with update.fast_append():
             pass
 
@@ -349,7 +308,7 @@ class IcebergTarget:
             value = f"{mark.version} {mark.attempt} {mark.fence} {mark.nonce}".rstrip()
         else:  # drivers that only know the number must be kept out by it
             value = str(max(mark.version, mark.fence))
-        transaction.set_properties({_property(mark.identity): value})
+        transaction.set_properties({self._key_of(mark.identity): value})
         self._table = transaction.commit_transaction()
         self._sync()
 
@@ -381,7 +340,6 @@ class IcebergTarget:
         return self._connected
 
     def _open(self) -> Any:
-        """The table as it is now; None if there is none."""
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         catalog = self._catalog()
         with self._failures("open"):
@@ -395,7 +353,7 @@ class IcebergTarget:
         exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
         try:
             yield
-        except (ConfigurationError, SinkError):
+        except (ConfigurationError, ConflictError, SinkError):
             raise
         except exceptions.CommitFailedException as error:
             raise ConflictError(str(error)) from error
@@ -404,11 +362,6 @@ class IcebergTarget:
                 f"{self._name}: cannot {what} the Iceberg table {self._sink.place}: "
                 f"{type(error).__name__}: {self._sink.without_secrets(str(error))}"
             ) from error
-
-
-def _property(identity: SinkIdentity) -> str:
-    digest = blake2b(identity.hashed, digest_size=8).hexdigest()
-    return f"turnback.version.{digest}"
 
 
 @lru_cache(maxsize=8)
@@ -455,9 +408,9 @@ class IcebergSink(TableSink):
         super().__init__(**options)
         require("pyiceberg", "iceberg", "IcebergSink")
         if not isinstance(catalog, str | Mapping) or not catalog:
-            raise self._refused("catalog is the properties of a catalog, or the name of one")
+            raise self._refused("catalog must be the properties of a catalog, or the name of one")
         if not isinstance(table, str) or not all(table.split(".")) or "." not in table:
-            raise self._refused(f"table is 'namespace.table', not {table!r}")
+            raise self._refused(f"table must be 'namespace.table', not {table!r}")
         self.table = table
         self._catalog = catalog if isinstance(catalog, str) else tuple(sorted(catalog.items()))
 
@@ -515,47 +468,16 @@ class IcebergSink(TableSink):
         return f"IcebergSink({self.table!r}, mode={self.mode!r})"
 
 
-ADDITIVE = (ChangeKind.ADD, ChangeKind.WIDEN)
-
-
 def iceberg_schema(type: TypeInfo) -> pa.Schema:
     """The schema of a stream in types that Iceberg has: no small integers, no nanoseconds."""
     return pa.schema([pa.field(f.name, _iceberg_type(f.type)) for f in stream_schema(type)])
-
-
-def differences(table: Any, schema: pa.Schema) -> list[ColumnChange]:
-    """The changes that a table needs before rows of a schema fit it."""
-    return list(column_changes(schema, table.schema().as_arrow()))
-
-
-def other_problems(
-    table: Any, schema: pa.Schema, partition_by: tuple[str, ...], mode: str
-) -> list[str]:
-    """What else keeps rows from being written."""
-    problems = _lost_columns(table, schema) if mode == "upsert" else []
-    found = _partition_columns(table)
-    if found is None:
-        return [*problems, "it is partitioned by a transform; only plain columns can be written"]
-    return problems + partition_differences(found, partition_by)
-
-
-def evolve(table: Any, changes: list[ColumnChange], summary: dict[str, str]) -> None:
-    """Add columns, and make columns wider, in one commit."""
-    wanted = pa.schema([pa.field(change.column, change.here) for change in changes])
-    transaction = table.transaction()
-    with transaction.update_schema() as update:
-        update.union_by_name(wanted)
-    # PyIceberg upserts by the columns of the newest snapshot, which are those it was made with.
-    with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-        pass
-    transaction.commit_transaction()
 
 
 def _lost_columns(table: Any, schema: pa.Schema) -> list[str]:
     """Columns that only the table has; PyIceberg replaces whole rows in an upsert."""
     names = [name for name in table.schema().column_names if "." not in name]
     return [
-        f"column {name!r}, which only the table has, would lose its values in an upsert"
+        f"column {name!r}, which only exists in the table, would lose its values in an upsert"
         for name in names
         if name not in schema.names
     ]

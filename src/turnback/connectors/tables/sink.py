@@ -9,16 +9,18 @@ import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from turnback.config.option import column_names
 from turnback.connectors.tables.compaction import (
     BackgroundCompaction,
     Compaction,
@@ -29,16 +31,25 @@ from turnback.connectors.tables.compaction import (
     compact_table,
 )
 from turnback.connectors.tables.files import (
+    ChangeKind,
+    ColumnChange,
     FileNames,
     Layout,
     TableFile,
     TableTransaction,
     TableWriter,
+    describe_problems,
     is_partitionable,
     remove_noted,
 )
 from turnback.core.units import parse_size
-from turnback.errors import ConfigurationError, NotFoundError, SinkError, StorageError
+from turnback.errors import (
+    ConfigurationError,
+    NotFoundError,
+    SinkError,
+    StorageError,
+    TableChangedError,
+)
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
@@ -49,6 +60,7 @@ from turnback.sinks.base import (
     promised_version,
     require_known_attempt,
     require_promised,
+    sink_errors,
     sink_label,
     version_of,
 )
@@ -95,7 +107,7 @@ def short_nonce(nonce: str) -> str:
     return blake2b(nonce.encode(), digest_size=5).hexdigest() if nonce else ""
 
 
-class TableTarget(CompactTarget, Protocol):
+class TableTarget(CompactTarget):
     """A table in its format's own words. Only on the driver, one call at a time.
 
     The three that commit do so in one commit of the table, together with the mark, and raise
@@ -103,11 +115,42 @@ class TableTarget(CompactTarget, Protocol):
     has taken the table over.
     """
 
+    format: ClassVar[str]
+    """What messages call the format."""
+    elsewhere: ClassVar[str]
+    """How a sink is given another table."""
+    additive: ClassVar[tuple[ChangeKind, ...]] = (ChangeKind.ADD,)
+    """The changes that a sink can make itself."""
+
+    def __init__(self, sink: TableSink, ctx: CommitterContext) -> None:
+        self._sink = sink
+        self._name = sink_label(ctx.job, ctx.uid)
+        self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
+        self._table: Any = None
+        self._schema: pa.Schema | None = None
+
     def check(self, type: TypeInfo | None) -> None:
         """Raise `ConfigurationError` if the table exists and a stream does not fit it."""
+        if type is None:
+            return
+        schema = self._schema_of(type)
+        table = self._open()
+        if table is None:
+            return
+        changes, others = self._differences(table, schema)
+        if self._sink.evolve_table:
+            changes = [change for change in changes if change.kind not in self.additive]
+        if changes or others:
+            raise ConfigurationError(
+                f"{self._name}: the stream does not match the {self.format} table "
+                f"{self._sink.place}: {self._problems(changes, others)}. Change the stream or the "
+                f"table, or {self.elsewhere}"
+            )
 
-    def exists(self) -> bool: ...
+    def exists(self) -> bool:
+        return self._open() is not None
 
+    @abstractmethod
     def create(self, type: TypeInfo) -> None:
         """Create the table unless it exists."""
 
@@ -116,24 +159,38 @@ class TableTarget(CompactTarget, Protocol):
 
         From then on `look` raises `TableChangedError` if the rows do not fit any more.
         """
+        schema = self._schema_of(type)
+        with self._failures("change the columns of"):
+            table = self._open()
+            changes = [c for c in self._differences(table, schema)[0] if c.kind in self.additive]
+            if changes and self._sink.evolve_table:
+                self._evolve(table, changes)
+        self._schema = schema
 
+    @abstractmethod
     def look(self) -> None:
         """Look at the table anew."""
 
+    @abstractmethod
     def remembered(self, identity: SinkIdentity) -> Mark | None:
         """The mark of a sink in the table that was last looked at, if there is one."""
 
+    @abstractmethod
     def referenced(self, paths: Collection[str]) -> set[str]:
         """Which of these files the table that was last looked at has."""
 
+    @abstractmethod
     def append(self, files: Sequence[TableFile], mark: Mark, join: str = "") -> None:
         """Add files; `join` is the name of what has joined them, for `find_join`."""
 
     def find_join(self, identity: SinkIdentity, version: int) -> str | None:
         """See `FindJoin`; of the table that was last looked at."""
+        return found_merge(self._commits(), self._key_of(identity), version)
 
+    @abstractmethod
     def merge(self, rows: pa.Table, mark: Mark) -> None: ...
 
+    @abstractmethod
     def mark(self, mark: Mark) -> None: ...
 
     def newest_commit(self, directory_id: str) -> Mapping[str, Any] | None:
@@ -141,9 +198,57 @@ class TableTarget(CompactTarget, Protocol):
 
         None if the table that was last looked at does not reach back that far.
         """
+        own = (each for each in self._commits() if each.get(_DIRECTORY) == directory_id)
+        return next(own, None)
 
+    @abstractmethod
     def version(self) -> str:
         """The version of the table that was last looked at or committed."""
+
+    # -- what a format adds
+
+    @abstractmethod
+    def _open(self) -> Any:
+        """The table as it is now; None if there is none."""
+
+    @abstractmethod
+    def _schema_of(self, type: TypeInfo) -> pa.Schema:
+        """The schema of a stream; `ConfigurationError` if the format lacks one of its types."""
+
+    @abstractmethod
+    def _differences(self, table: Any, schema: pa.Schema) -> tuple[list[ColumnChange], list[str]]:
+        """The changes that a table needs before rows of a schema fit it, and what else is wrong."""
+
+    @abstractmethod
+    def _evolve(self, table: Any, changes: list[ColumnChange]) -> None:
+        """Make changes that are `additive`, in one commit."""
+
+    @abstractmethod
+    def _commits(self) -> Iterable[Mapping[str, Any]]:
+        """What commits of the table that was last looked at say about themselves, newest first."""
+
+    @abstractmethod
+    def _key_of(self, identity: SinkIdentity) -> str:
+        """Under what the table remembers a sink."""
+
+    @abstractmethod
+    def _failures(self, what: str) -> AbstractContextManager[None]:
+        """Raise errors of the library as `ConflictError` and `SinkError`: "cannot {what} ..."."""
+
+    def _problems(self, changes: list[ColumnChange], others: list[str]) -> str:
+        return describe_problems(changes, others, self._sink.place)
+
+    def _require_same(self) -> None:
+        """Refuse to write to a table that rows of the stream do not fit any more."""
+        if self._schema is not None:
+            changes, others = self._differences(self._table, self._schema)
+            if changes or others:
+                raise TableChangedError(
+                    f"{self._name}: the {self.format} table {self._sink.place} was changed while "
+                    "the job was running, and the job's rows no longer match it: "
+                    f"{self._problems(changes, others)}. Then start the job again: its checkpoint "
+                    "contains in-doubt output that is not in the table yet"
+                )
 
 
 def who_commits(mark: Mark) -> dict[str, str]:
@@ -157,32 +262,25 @@ def who_commits(mark: Mark) -> dict[str, str]:
     }
 
 
-def newest_commit(
-    commits: Iterable[Mapping[str, Any]], directory_id: str
-) -> Mapping[str, Any] | None:
-    """Find the newest commit of a job directory; `commits` are what they say, newest first."""
-    own = (commit for commit in commits if commit.get(_DIRECTORY) == directory_id)
-    return next(own, None)
-
-
 def require_known_marks(target: TableTarget, ctx: CommitterContext, place: str) -> None:
     """Refuse a table with output of this sink that the job directory knows nothing of.
 
     To be called after `TableTarget.look`, before anything that the table has counts as published.
-
-    Raises:
-        FencedError: A newer attempt has written to it.
-        ConfigurationError: The job directory was restored from a backup, or replaced by a copy.
+    Raises as `require_known_attempt` does.
     """
     own = SinkIdentity.of(ctx)
     # What has no job directory in it is this job's, because the table is.
     mark = target.remembered(own) or target.remembered(own.without_directory)
     if mark is None or (mark.attempt, mark.nonce) == (ctx.attempt, short_nonce(ctx.nonce)):
         return
-    known = ctx.attempts.nonce_of(mark.attempt) if ctx.attempts is not None else None
-    same = known is not None and mark.nonce in ("", short_nonce(known))
-    nonce = known if known is not None and same else mark.nonce
-    require_known_attempt(ctx, mark.attempt, nonce, place)
+    _require_known_driver(ctx, mark.attempt, mark.nonce, place)
+
+
+def _require_known_driver(ctx: CommitterContext, attempt: int, nonce: str, place: str) -> None:
+    """As `require_known_attempt`, with the short nonce of a driver."""
+    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
+    is_same = known is not None and nonce in ("", short_nonce(known))
+    require_known_attempt(ctx, attempt, known if known is not None and is_same else nonce, place)
 
 
 def require_known_output(
@@ -192,18 +290,8 @@ def require_known_output(
 
     To be called after `TableTarget.look`, when the table is claimed. Whatever the sinks were called
     that have written it: a job directory that was restored from a backup may not know what they
-    were called later, but the commits of a table say whose they are.
-
-    Args:
-        target: The table.
-        ctx: Who claims it.
-        place: What messages call the table.
-        before: The job that the table belonged to until now, if it was in the same job directory;
-            empty if there was none.
-
-    Raises:
-        FencedError: A newer attempt has written to it.
-        ConfigurationError: The job directory was restored from a backup, or replaced by a copy.
+    were called later, but the commits of a table say whose they are. `before` is the job that the
+    table belonged to until now, if it was in the same job directory.
     """
     for one in _same_directory(ctx, before):
         require_known_marks(target, one, place)
@@ -222,10 +310,7 @@ def _require_known_commits(
     if newest is None or newest.get(_JOB_ID) not in (ctx.job_id, before):
         return
     attempt = int(newest[_ATTEMPT])
-    known = ctx.attempts.nonce_of(attempt) if ctx.attempts is not None else None
-    nonce = newest.get(_NONCE, "")
-    same = known is not None and nonce in ("", short_nonce(known))
-    require_known_attempt(ctx, attempt, known if known is not None and same else nonce, place)
+    _require_known_driver(ctx, attempt, newest.get(_NONCE, ""), place)
     if attempt:
         require_promised(ctx, int(newest[_VERSION]), place)
 
@@ -414,8 +499,8 @@ class TableCommitter:
             else:
                 raise ConfigurationError(
                     f"{self._name}: output was prepared in the other mode, 'append' or 'upsert', "
-                    "and is not committed yet. Start the job once with the mode it had, stop it "
-                    "with a savepoint, then change the mode"
+                    "and is not committed yet. Start the job once with its previous mode, stop "
+                    "it with a savepoint, then change the mode"
                 )
         self._version = self._target.version()
 
@@ -425,7 +510,6 @@ class TableCommitter:
         return self._target.remembered(identity) or Mark(identity)
 
     def _signed(self, mark: Mark) -> Mark:
-        """A mark as this driver writes it."""
         return replace(mark, attempt=self._ctx.attempt, nonce=short_nonce(self._ctx.nonce))
 
     def _refuse_rolled_back(self, due: Sequence[TableTransaction], remembered: Mark) -> None:
@@ -433,9 +517,10 @@ class TableCommitter:
             if transaction.version <= remembered.fence:
                 raise SinkError(
                     f"{self._name}: {transaction.rows} rows of epoch {transaction.epoch} of "
-                    f"attempt {transaction.attempt} are lost: attempt {remembered.attempt} has "
-                    "rolled them back, because it did not start from the checkpoint that promises "
-                    "them. Start from an earlier checkpoint or a savepoint, which writes them again"
+                    f"attempt {transaction.attempt} are lost: attempt {remembered.attempt} "
+                    "rolled them back, because it did not start from the checkpoint that "
+                    "contains them. Start from an earlier checkpoint or a savepoint, which "
+                    "writes them again"
                 )
 
     def _append(self, due: Sequence[TableTransaction], mark: Mark, done: int) -> None:
@@ -444,7 +529,8 @@ class TableCommitter:
         joins = self._write_every > 1 and identity == self._identity
         joiner = self._joiner(identity)
         if joins and (known is None or known.due != tuple(due)):
-            self._joined = self._joins(lambda: joiner.join(due))
+            with self._joining():
+                self._joined = joiner.join(due)
         joined = self._joined
         if joined is None:
             self._forget_notes(due)
@@ -466,18 +552,13 @@ class TableCommitter:
         return FileMerger(self._storage, identity, self._ctx.attempt, self._read)
 
     def _settle_joins(self, identity: SinkIdentity, before: int, but: str | None = None) -> None:
-        def find_join(version: int) -> str | None:
-            return self._target.find_join(identity, version)
+        with self._joining():
+            find_join = partial(self._target.find_join, identity)
+            self._joiner(identity).settle(before, find_join, but)
 
-        self._joins(lambda: self._joiner(identity).settle(before, find_join, but))
-
-    def _joins(self, action: Callable[[], T]) -> T:
-        try:
-            return action()
-        except (StorageError, pa.ArrowException) as error:
-            raise SinkError(
-                f"{self._name}: small files of {self._place} cannot be joined: {error}"
-            ) from error
+    def _joining(self) -> AbstractContextManager[None]:
+        what = f"{self._name}: cannot merge small files of {self._place}"
+        return sink_errors(what, (StorageError, pa.ArrowException))
 
     def _newest_rows(self, transactions: Sequence[TableTransaction]) -> pa.Table:
         """The last row of each key; no more are in memory at a time, and those of one file."""
@@ -504,11 +585,11 @@ class TableCommitter:
                 return action()
             except ConflictError as error:
                 reason = str(error)
-                _LOG.info("%s: %s; trying again", self._name, reason)
+                _LOG.info("%s: %s; retrying", self._name, reason)
             time.sleep(min(_LONGEST_WAIT_S, 0.05 * 2**tried) * random.uniform(0.5, 1))
         raise SinkError(
-            f"{self._name}: {self._place} was changed by others {_TRIES} times while committing: "
-            f"{reason}"
+            f"{self._name}: other writers changed {self._place} {_TRIES} times during the "
+            f"commit: {reason}"
         )
 
     # -- rolling back
@@ -535,7 +616,7 @@ class TableCommitter:
                 self._remove(transaction)
                 continue
             _LOG.warning(
-                "%s: %d rows of epoch %d are not rolled back: %s has them",
+                "%s: not rolling back %d rows of epoch %d: %s already contains them",
                 self._name,
                 transaction.rows,
                 transaction.epoch,
@@ -549,15 +630,17 @@ class TableCommitter:
         names = FileNames(identity)
         noted = ((names.attempt_of(path), path) for path in paths)
         left = [p for attempt, p in noted if attempt is not None and attempt < self._ctx.attempt]
-        if not left and not self._joins(self._joiner(identity).notes):
+        with self._joining():
+            has_joins = bool(self._joiner(identity).notes())
+        if not left and not has_joins:
             return
         # A driver that is only paused may still be about to commit these files.
         fenced = self._fence_out(identity)
         self._settle_joins(identity, self._before.get(identity, fenced))
         if left and identity.job_id != self._ctx.job_id:
             _LOG.warning(
-                "%s: output of %d tasks of sink %r, which the job had written and not published "
-                "before it was started afresh, is dropped",
+                "%s: dropping output of %d tasks of sink %r that the job had written but not "
+                "published before it was started fresh",
                 self._name,
                 len(left),
                 identity.uid,
@@ -607,20 +690,21 @@ class TableCommitter:
                         self._read(file, one)
 
     def _read(self, file: TableFile, transaction: TableTransaction) -> bytes:
-        try:
-            data = self._storage.get(file.path)
-        except NotFoundError:
-            raise SinkError(
-                f"{self._name}: {file.rows} rows of epoch {transaction.epoch} are lost: "
-                f"{self._place}/{file.path} does not exist. Was it removed by hand, or by a vacuum "
-                "while the job was down? Put it back, or start from an earlier checkpoint"
-            ) from None
-        except StorageError as error:
-            raise SinkError(f"{self._name}: cannot read {file.path}: {error}") from error
+        with sink_errors(f"{self._name}: cannot read {file.path}"):
+            try:
+                data = self._storage.get(file.path)
+            except NotFoundError:
+                raise SinkError(
+                    f"{self._name}: {file.rows} rows of epoch {transaction.epoch} are lost: "
+                    f"{self._place}/{file.path} does not exist. It may have been removed by hand, "
+                    "or by a vacuum while the job was down. Restore it, or start from an earlier "
+                    "checkpoint"
+                ) from None
         if len(data) != file.length:
             raise SinkError(
-                f"{self._name}: {self._place}/{file.path} has {len(data)} bytes, {file.length} "
-                "were written; it was changed from outside and has not been committed"
+                f"{self._name}: {self._place}/{file.path} has {len(data)} bytes, but "
+                f"{file.length} were written; another program changed it, so it has not been "
+                "committed"
             )
         return data
 
@@ -640,17 +724,13 @@ class TableCommitter:
             self._delete(note)
 
     def _delete(self, path: str) -> None:
-        try:
+        with sink_errors(f"{self._name}: cannot remove {path}"):
             self._storage.delete(path)
-        except StorageError as error:
-            raise SinkError(f"{self._name}: cannot remove {path}: {error}") from error
 
     def _kept(self) -> dict[SinkIdentity, list[str]]:
         """What the sinks of this job keep below the table, under whatever uid and id of the job."""
-        try:
+        with sink_errors(f"{self._name}: cannot list {self._place}"):
             paths = self._storage.list(str(job_home(self._ctx.job)))
-        except StorageError as error:
-            raise SinkError(f"{self._name}: cannot list {self._place}: {error}") from error
         by_home: dict[PurePosixPath, list[str]] = {}
         for path in paths:
             by_home.setdefault(PurePosixPath(path).parent.parent, []).append(path)
@@ -664,14 +744,10 @@ class TableCommitter:
     def _remove_left(self, identity: SinkIdentity, notes: Sequence[str]) -> None:
         names = FileNames(identity)
         for note in notes:
-            try:
+            what = f"{self._name}: cannot delete the files listed in {note}"
+            # If it is not found, its task has removed it itself.
+            with sink_errors(what), suppress(NotFoundError):
                 remove_noted(self._storage, names, note)
-            except NotFoundError:
-                continue  # its task has removed it itself
-            except StorageError as error:
-                raise SinkError(
-                    f"{self._name}: what {note} names cannot be removed: {error}"
-                ) from error
 
 
 _MOST = 1000
@@ -742,25 +818,25 @@ class TableSink(Sink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.options = dict(storage_options or {})
-        self.partition_by = self._columns("partition_by", partition_by)
-        self.key = self._columns("key", key)
+        self.partition_by = column_names(f"{type(self).__name__}: partition_by", partition_by)
+        self.key = column_names(f"{type(self).__name__}: key", key)
         self.mode = mode
         if mode not in ("append", "upsert"):
-            raise self._refused(f"mode is 'append' or 'upsert', not {mode!r}")
+            raise self._refused(f"mode must be 'append' or 'upsert', not {mode!r}")
         if (mode == "upsert") != bool(self.key):
-            raise self._refused("mode='upsert' and key go together: give both, or none")
+            raise self._refused("mode='upsert' and key require each other: give both or neither")
         self.write_every = self._count("write_every", write_every, "checkpoints")
         self.write_bytes = self._bytes("write_bytes", write_bytes)
         self.compact_files = compact_files
         self.evolve_table = evolve_table
         if not isinstance(evolve_table, bool):
-            raise self._refused(f"evolve_table is True or False, not {evolve_table!r}")
+            raise self._refused(f"evolve_table must be True or False, not {evolve_table!r}")
         if compact_files is not None:
             self._count("compact_files", compact_files, "files", least=2, most=_MOST_FILES)
         if self.write_bytes is not None and self.write_every == 1:
             raise self._refused(
-                "write_bytes needs write_every: it says after how many checkpoints rows are "
-                "written if fewer bytes come, for example write_every=30"
+                "write_bytes needs write_every, the number of checkpoints after which rows are "
+                "written even if there are fewer bytes, for example write_every=30"
             )
 
     @property
@@ -796,16 +872,16 @@ class TableSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return TableWriter(self.layout(ctx.type), ctx)
 
-    def check_claim(self, ctx: CommitterContext) -> None:
-        self._check_claim(ctx)
+    def check_target(self, ctx: CommitterContext) -> None:
+        self._check_target(ctx)
 
-    def _check_claim(self, ctx: CommitterContext) -> str:
+    def _check_target(self, ctx: CommitterContext) -> str:
         """Check everything; returns the job in this job directory that the table belongs to."""
         self._check_columns(ctx)
         ownership = self.ownership(ctx)
         before = ""
         if ownership is not None:
-            ownership.check_claim()
+            ownership.check_target()
             before = ownership.job_before()
         target = self.target(ctx)
         target.check(ctx.type)
@@ -814,14 +890,14 @@ class TableSink(Sink):
             require_known_output(target, ctx, self.place, before)
         return before
 
-    def claim(self, ctx: CommitterContext) -> None:
-        before = self._check_claim(ctx)
+    def acquire_target(self, ctx: CommitterContext) -> None:
+        before = self._check_target(ctx)
         target = self.target(ctx)
         if ctx.type is not None:
             target.create(ctx.type)
         ownership = self.ownership(ctx)
         if ownership is not None:
-            ownership.claim()
+            ownership.acquire_target()
         if ctx.take_over and target.exists():
             forget_unknown_output(target, ctx, self.place, before)
 
@@ -852,7 +928,7 @@ class TableSink(Sink):
         """Join small files of the table, also while the job runs; see `compact_table`."""
         ownership = self.ownership(ctx)
         if ownership is not None:
-            ownership.check_claim()
+            ownership.check_target()
         name = sink_label(ctx.job, ctx.uid)
         return compact_table(self.target(ctx), name, self.place, dry_run=dry_run, alone=alone)
 
@@ -870,7 +946,7 @@ class TableSink(Sink):
     def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         own = SinkIdentity.of(ctx)
         found = {}
-        try:
+        with sink_errors(f"cannot list its files below {self.place}"):
             for names in map(FileNames, {own, own.without_directory}):
                 for path in self.storage().list(names.home):
                     task = names.task_of(path)
@@ -880,10 +956,6 @@ class TableSink(Sink):
                             id=task[0],
                             epoch=task[1],
                         )
-        except StorageError as error:
-            raise SinkError(
-                f"what it has written below {self.place} cannot be listed: {error}"
-            ) from error
         return found.values()
 
     def _check_columns(self, ctx: CommitterContext) -> None:
@@ -895,32 +967,24 @@ class TableSink(Sink):
             for column in columns:
                 if column not in schema.names:
                     raise self._refused(
-                        f"{argument} names {column!r}, which the stream does not have; its columns "
-                        f"are {', '.join(schema.names)}"
+                        f"{argument} contains {column!r}, which the stream does not have; its "
+                        f"columns are {', '.join(schema.names)}"
                     )
                 kind = schema.field(column).type
                 if not is_partitionable(kind):
                     raise self._refused(
-                        f"{argument} names {column!r}, which is of type {kind}; use "
-                        "strings, integers, booleans, dates or timestamps"
+                        f"{argument} contains {column!r}, which is of type {kind}; use strings, "
+                        "integers, booleans, dates or timestamps"
                     )
         if self.partition_by and set(schema.names) == set(self.partition_by):
-            raise self._refused("a table needs a column that is not in partition_by")
-
-    def _columns(self, argument: str, columns: Sequence[str]) -> tuple[str, ...]:
-        names = (columns,) if isinstance(columns, str) else tuple(columns)
-        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
-            names
-        ):
-            raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
-        return names
+            raise self._refused("a table needs at least one column that is not in partition_by")
 
     def _count(
         self, argument: str, value: int, what: str, least: int = 1, most: int = _MOST
     ) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self._refused(
-                f"{argument} is a number of {what}, {least} to {most}, not {value!r}"
+                f"{argument} must be a number of {what} from {least} to {most}, not {value!r}"
             )
         return value
 
@@ -929,7 +993,7 @@ class TableSink(Sink):
             return None
         size = parse_size(value, f"{type(self).__name__}: {argument}")
         if not size:
-            raise self._refused(f"{argument} is a size above 0, for example '256 mb'")
+            raise self._refused(f"{argument} must be a size above 0, for example '256 mb'")
         return size
 
     def _described(self) -> dict[str, str]:

@@ -8,10 +8,10 @@ import { bytes, duration, now, number } from "./format.js";
 import { announce, copyable, icon } from "./parts.js";
 
 const ENDED = {
-  FINISHED: "The job has finished, so there is nothing to ask of it.",
-  FAILED: "The job has failed, so there is no driver to ask.",
-  CANCELED: "The job was cancelled, so there is no driver to ask.",
-  LOST: "The job's driver is gone, so there is nobody to ask.",
+  FINISHED: "The job has finished and takes no requests.",
+  FAILED: "The job has failed and takes no requests.",
+  CANCELED: "The job was cancelled and takes no requests.",
+  LOST: "The job's driver is gone, so the job takes no requests.",
   UNREADABLE: "The job's directory cannot be read.",
 };
 
@@ -69,16 +69,16 @@ export function actionBar(name, onRequest) {
 
 function askSavepoint(name, act) {
   const label = h("input", { type: "text", maxlength: 200, autocomplete: "off", placeholder: "before-upgrade" });
-  const note = h("textarea", { rows: 2, maxlength: 4000, placeholder: "Why it is taken" });
+  const note = h("textarea", { rows: 2, maxlength: 4000, placeholder: "Why you take it" });
   const format = h("select", null,
     h("option", { value: "" }, "As configured"),
     h("option", { value: "canonical" }, "Canonical: tables, for any program, parallelism and tool"),
-    h("option", { value: "native" }, "Native: copies of the state files, quicker"));
+    h("option", { value: "native" }, "Native: copies of the state files, faster"));
   openDialog({
     title: `Take a savepoint of ${name}`,
     content: [
-      h("p", { class: "soft" }, "The job goes on while it is written."),
-      field("Label", label, "Optional. A short name to find it by."),
+      h("p", { class: "soft" }, "The job continues to run meanwhile."),
+      field("Label", label, "Optional. A short name for the savepoint."),
       field("Note", note, "Optional."),
       field("Format", format),
     ],
@@ -96,8 +96,8 @@ function askStop(name, act) {
   openDialog({
     title: `Stop ${name} with a savepoint?`,
     content: [
-      h("p", { class: "soft" }, "It finishes its epoch, writes a savepoint, commits its output and ends. Start it again from that savepoint."),
-      checkbox("Drain first", drain, "Lets event time run to its end, so that all windows and timers fire. Only if the job is not to be continued: it could not go on from there as if nothing had happened."),
+      h("p", { class: "soft" }, "The job finishes its epoch, writes a savepoint, commits its output and ends. You can start it again from that savepoint."),
+      checkbox("Drain first", drain, "Advances event time to its end, so that all windows and timers fire. Use it only if the job will not be continued: event time cannot go back."),
     ],
     confirm: "Stop with savepoint",
     dismiss: "Keep it running",
@@ -111,8 +111,8 @@ function askCancel(name, latest, act) {
     title: `Cancel ${name}?`,
     content: [
       h("p", { class: "soft" }, latest === null
-        ? "The job ends at once. It has no complete checkpoint: everything since its start is lost."
-        : `The job ends at once. It can be started again from its latest checkpoint, chk-${latest}; what came after is processed again then.`),
+        ? "The job ends immediately. It has no complete checkpoint: all progress since its start is lost."
+        : `The job ends immediately. It can be started again from its latest checkpoint, chk-${latest}, and then processes later records again.`),
       checkbox("Take a savepoint first", savepoint, "If the savepoint fails, the job is not cancelled."),
     ],
     confirm: `Cancel ${name.length > 40 ? "job" : name}`,

@@ -67,13 +67,13 @@ async function send(segments, parameters, { limit = TIMEOUT_MS, ...options }) {
     content = await response.text();
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError(0, "unreachable", "The dashboard's server does not answer.");
+    throw new ApiError(0, "unreachable", "The dashboard's server does not respond.");
   }
   let document = null;
   try {
     document = JSON.parse(content);
   } catch {
-    if (response.ok) throw new ApiError(response.status, "unreadable", "The server's answer is not JSON.");
+    if (response.ok) throw new ApiError(response.status, "unreadable", "The server's response is not JSON.");
   }
   if (response.ok) return document;
   const message = document?.error?.message ?? `The server answered ${response.status} ${response.statusText}`.trim();

@@ -18,7 +18,7 @@ const links = {
 let current = null;
 
 function header() {
-  const readOnly = h("span", { class: "chip", hidden: true, title: "Buttons that change anything are switched off" }, "read-only");
+  const readOnly = h("span", { class: "chip", hidden: true, title: "Buttons that make changes are disabled" }, "read-only");
   onAbout((about) => {
     readOnly.hidden = !about.read_only;
   });
@@ -73,7 +73,7 @@ function choose(path, query) {
   if (first === undefined || (first === "jobs" && path.length === 1)) return jobsView();
   if (first === "savepoints" && path.length === 1) return allSavepointsView();
   const view = first === "jobs" && path.length <= 3 ? jobView(name, tab ?? "overview", query) : null;
-  return view ?? { node: empty("There is no such page.", "Perhaps the address was cut off. All jobs are on the first page."), title: "Not found" };
+  return view ?? { node: empty("Page not found.", "The address may be incomplete. All jobs are on the first page."), title: "Not found" };
 }
 
 function show(path, query) {

@@ -15,11 +15,11 @@ const COLUMNS = [
   { label: "Status", wide: true, sort: (row) => row.status, depends: (row) => [row.status, row.reason], cell: (row) => [badge(row.status), row.reason && h("p", { class: "why is-bad", title: row.reason }, row.reason)] },
   { label: "Triggered", tight: true, newest: true, sort: (row) => row.triggered_ms, cell: (row) => time(row.triggered_ms), title: (row) => `${ago(row.triggered_ms)}, ${exactTime(row.triggered_ms)}` },
   { label: "Trigger", tight: true, sort: (row) => row.trigger, cell: (row) => row.trigger },
-  { label: "Duration", numeric: true, sort: (row) => row.duration_ms, cell: (row) => duration(row.duration_ms), title: (row) => exactDuration(row.duration_ms), help: "From its trigger until the sinks had committed" },
+  { label: "Duration", numeric: true, sort: (row) => row.duration_ms, cell: (row) => duration(row.duration_ms), title: (row) => exactDuration(row.duration_ms), help: "From its trigger until the sinks committed" },
   { label: "Sync", numeric: true, sort: (row) => row.sync_ms, cell: (row) => duration(row.sync_ms), title: (row) => exactDuration(row.sync_ms), help: "How long the slowest task took to snapshot its state" },
-  { label: "Async", numeric: true, sort: (row) => row.async_ms, cell: (row) => duration(row.async_ms), title: (row) => exactDuration(row.async_ms), help: "Beside the stream: manifest and commits" },
+  { label: "Async", numeric: true, sort: (row) => row.async_ms, cell: (row) => duration(row.async_ms), title: (row) => exactDuration(row.async_ms), help: "In parallel with the stream: manifest and commits" },
   { label: "Delta", numeric: true, sort: (row) => row.delta_bytes, cell: (row) => bytes(row.delta_bytes), title: (row) => exactBytes(row.delta_bytes), help: "New files" },
-  { label: "Full", numeric: true, sort: (row) => row.full_bytes, cell: (row) => bytes(row.full_bytes), title: (row) => exactBytes(row.full_bytes), help: "All files it needs" },
+  { label: "Full", numeric: true, sort: (row) => row.full_bytes, cell: (row) => bytes(row.full_bytes), title: (row) => exactBytes(row.full_bytes), help: "All files that it needs" },
   { label: "Acknowledged", numeric: true, sort: (row) => row.acknowledged, cell: (row) => (row.tasks === null ? NOTHING : `${number(row.acknowledged ?? 0)}/${number(row.tasks)}`), help: "Tasks" },
   { label: "Path", tight: true, sort: (row) => row.path, depends: (row) => row.path, cell: pathCell },
 ];
@@ -65,7 +65,7 @@ export function checkpointsTab(name) {
     h("div", { class: "stack" }, counts,
       h("div", { class: "columns" }, card("Duration", durations.node), card("Size", sizes.node)),
       card("Summary", summary.node), card("History", history.node)),
-    empty("No checkpoint yet.", "They are taken while the job runs, as often as execution.checkpointing.interval says."));
+    empty("No checkpoint yet.", "A running job takes a checkpoint every execution.checkpointing.interval."));
 
   return {
     node: content.node,

@@ -12,12 +12,12 @@ const LONGEST_MS = 70_000; // a little more than the server gives itself
 /** Asks whether a job is to be deleted, and deletes it. */
 export function askDeleteJob({ name, job_id: id, directory }) {
   const savepoints = h("input", { type: "checkbox" });
-  const tick = checkbox("Delete its savepoints too", savepoints, "Otherwise they stay where they are, and jobs can be started from them.");
+  const tick = checkbox("Delete its savepoints too", savepoints, "Otherwise they are kept, and jobs can still start from them.");
   countSavepoints(name, tick.querySelector("label"));
   openDialog({
-    title: `Delete ${name} for good?`,
+    title: `Permanently delete ${name}?`,
     content: [
-      h("p", { class: "soft" }, "Its directory goes, with all checkpoints and its history. What its sinks have written stays."),
+      h("p", { class: "soft" }, "This deletes its directory with all checkpoints and its history. Output of its sinks stays."),
       copyable(directory, "the job's directory", "is-block"),
       tick,
       forced(`turnback delete ${quote(name)} --force`),
@@ -35,7 +35,7 @@ export function askDeleteJob({ name, job_id: id, directory }) {
 }
 
 function forced(command) {
-  return h("p", { class: "hint" }, "What is refused here can be forced on a terminal: ", h("code", null, command));
+  return h("p", { class: "hint" }, "To force a deletion that is refused here, run: ", h("code", null, command));
 }
 
 async function countSavepoints(name, label) {
@@ -52,7 +52,7 @@ async function countSavepoints(name, label) {
 function tellKept({ job, kept }) {
   openDialog({
     title: `${job} is deleted`,
-    content: [h("p", { class: "soft" }, `${plural(kept.length, "savepoint")} of it ${kept.length === 1 ? "is" : "are"} still there. Nothing lists them any more:`),
+    content: [h("p", { class: "soft" }, `${plural(kept.length, "savepoint")} of it ${kept.length === 1 ? "is" : "are"} kept but no longer listed anywhere:`),
       kept.map((path) => copyable(path, "the path", "is-block"))],
   });
 }
@@ -81,9 +81,9 @@ function deleteButton(row, onDeleted) {
 
 function askDeleteSavepoint(row, name, onDeleted) {
   openDialog({
-    title: `Delete savepoint ${name} for good?`,
+    title: `Permanently delete savepoint ${name}?`,
     content: [
-      h("p", { class: "soft" }, `It was taken of ${row.job} from chk-${row.checkpoint}${row.bytes === null ? "" : ` and takes up ${bytes(row.bytes)}`}. No job can be started from it afterwards.`),
+      h("p", { class: "soft" }, `It was taken of ${row.job} from chk-${row.checkpoint}${row.bytes === null ? "" : ` and takes up ${bytes(row.bytes)}`}. Afterwards, no job can start from it.`),
       copyable(row.path, "the path", "is-block"),
       forced("turnback dispose PATH --force"),
     ],

@@ -10,14 +10,14 @@ import { table } from "./table.js";
 /** The tab: what a job runs with, and where each value comes from. */
 export function configurationTab(name) {
   let all = [];
-  const filter = filterField("Filter by key, value or meaning", "Filter configuration", draw);
+  const filter = filterField("Filter by key, value or description", "Filter configuration", draw);
   const changed = h("input", { type: "checkbox", onchange: draw });
   const rows = table({
     label: "Configuration", key: (row) => row.key,
     rowClass: (row) => (row.origin === "default" ? "is-default" : ""),
     empty: () => (all.length > 0
       ? empty("No key matches.", "Clear the filter to see all of them.")
-      : empty("Nothing is known of its configuration.", "A driver writes it down when an attempt begins.")),
+      : empty("No configuration recorded.", "The driver records it when an attempt begins.")),
     columns: [
       { label: "Key", wide: true, sort: (row) => row.key, depends: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, withCode(row.doc))] },
       { label: "Value", sort: (row) => row.value, depends: (row) => row.value, cell: (row) => (row.value === null || row.value === "" ? h("span", { class: "soft" }, NOTHING) : h("code", { class: "config-value" }, row.value)) },
@@ -31,7 +31,7 @@ export function configurationTab(name) {
 
   return {
     node: h("section", { class: "card" }, h("h2", null, "Configuration"),
-      h("div", { class: "toolbar" }, filter.node, h("label", { class: "check" }, changed, "Only what is not the default")),
+      h("div", { class: "toolbar" }, filter.node, h("label", { class: "check" }, changed, "Only non-default values")),
       rows.node),
     load: (signal) => get(["jobs", name, "configuration"], {}, signal),
     show: (data) => {
@@ -66,7 +66,7 @@ export function exceptionsTab(name) {
   let rows = [];
   const list = h("ol", { class: "failures" });
   const order = h("select", { onchange: draw }, Object.keys(ORDERS).map((words) => h("option", { value: words }, words)));
-  const content = contentOr(list, empty("Nothing has gone wrong.", "Failures of attempts and restarts are listed here, also those from before a restart of the driver."));
+  const content = contentOr(list, empty("No failures.", "Failed attempts and restarts appear here, including those before a restart of the driver."));
   const choice = h("label", { class: "sort-by" }, "Sort by", order);
 
   function draw() {
@@ -104,8 +104,8 @@ function failureItem(row) {
 }
 
 function followed(row) {
-  if (row.kind === "failed") return "not started again";
+  if (row.kind === "failed") return "not restarted";
   if (row.kind === "driver died") return "another process took over";
-  if (row.kind === "files changed") return "the job went on, unless it is to fail then";
-  return row.delay_ms === null ? "started again" : `started again after ${duration(row.delay_ms)}`;
+  if (row.kind === "files changed") return "the job continued, unless it is configured to fail";
+  return row.delay_ms === null ? "restarted" : `restarted after ${duration(row.delay_ms)}`;
 }

@@ -6,9 +6,9 @@ import { failure } from "./parts.js";
 
 /** Why this page may change nothing, null if it may. */
 export function whyNot() {
-  if (about === null) return "Asking the server what this page may do …";
+  if (about === null) return "Checking permissions …";
   if (about.read_only) return "This dashboard is read-only.";
-  return about.authorized ? null : "Changing anything needs the token that “turnback ui” printed.";
+  return about.authorized ? null : "Changes require the token that “turnback ui” printed.";
 }
 
 /** Asks for the token. */
@@ -17,7 +17,7 @@ export function askToken() {
   openDialog({
     title: "Enter the token",
     content: [
-      h("p", { class: "soft" }, "“turnback ui” prints an address that ends in ?token=…; what follows is the token. It is kept until this tab is closed."),
+      h("p", { class: "soft" }, "“turnback ui” prints an address that ends in ?token=…; enter the part after the equals sign. It is kept until you close this tab."),
       field("Token", input),
     ],
     confirm: "Use token",
@@ -30,7 +30,7 @@ export function askToken() {
         if (error.status !== 401 && error.status !== 403) throw error;
       }
       keepToken(before);
-      throw Object.assign(new Error("The server does not know this token."), { status: 403 });
+      throw Object.assign(new Error("This token is not valid."), { status: 403 });
     },
   });
 }

@@ -191,19 +191,19 @@ function detailPairs(operator, operators) {
   return [
     ["uid", operator.uid],
     ["Kind", operator.kind],
-    ["Parallelism", operator.parallelism === null ? "as Spark reads it" : number(operator.parallelism)],
+    ["Parallelism", operator.parallelism === null ? "set by Spark" : number(operator.parallelism)],
     ["Keyed by", operator.key ?? NOTHING],
     ["Reads from", operator.inputs.map((uid) => names.get(uid) ?? uid).join(", ") || NOTHING],
     ["States", operator.states.join(", ") || "none"],
     ["Records in", number(operator.records_in)],
     ["Records out", number(operator.records_out)],
-    ...(operator.left_out ? [["Left out, as the function failed", number(operator.left_out)]] : []),
-    ...(operator.malformed ? [["Left out, as they did not fit the schema", number(operator.malformed)]] : []),
+    ...(operator.left_out ? [["Skipped or dead-lettered: function failed", number(operator.left_out)]] : []),
+    ...(operator.malformed ? [["Skipped or dead-lettered: schema mismatch", number(operator.malformed)]] : []),
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
     ["Watermark", watermarkText(operator)],
     ...(operator.lag ? [["Lag", [lagTitle(operator.lag), lagText(operator.lag)].filter(Boolean).join("; ")]] : []),
     ...(operator.load ? [["Busy", busyText(operator.load)], ["Skew", skewText(operator.load)]] : []),
     ...(operator.lag?.records && heldBack(operator, operators) ? [["Held back by", heldBack(operator, operators)]] : []),
-    ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],
+    ["Spark stage", operator.level < 0 ? "none: read by Spark directly" : number(operator.level)],
   ];
 }

@@ -60,7 +60,7 @@ export function jobsView() {
 
   function nothing() {
     if (jobs.length > 0) return empty("No job matches.", "Clear the filter to see all of them.");
-    return empty("No job has run here yet.", `Start one, with ${about?.root ?? "this directory"} as its checkpoint directory:`, "turnback run -d job.py");
+    return empty("No job has run here yet.", `Start one with ${about?.root ?? "this directory"} as its checkpoint directory:`, "turnback run -d job.py");
   }
 
   function draw() {

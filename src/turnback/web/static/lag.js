@@ -18,7 +18,7 @@ export function fallsBehind(lag) {
 /** "oldest 4 min, gone in 2 min". */
 export function lagText(lag) {
   if (lag === null) return "";
-  if (lag.records === null && lag.seconds === null) return "not known now";
+  if (lag.records === null && lag.seconds === null) return "currently unknown";
   if (lag.records === 0) return "caught up";
   const oldest = lag.seconds === null || lag.records === null ? [] : [`oldest ${lagAge(lag)}`];
   return [...oldest, ...(isWorthMentioning(lag) ? [outlook(lag)] : [])].filter(Boolean).join(", ");
@@ -37,7 +37,7 @@ export function lagTitle(lag) {
 }
 
 function outlook({ catch_up_s: seconds, change_per_s: change }) {
-  if (seconds !== null) return `gone in ${roughly(Math.max(seconds, 1))}`;
+  if (seconds !== null) return `caught up in ${roughly(Math.max(seconds, 1))}`;
   return change === null ? "" : "not catching up";
 }
 

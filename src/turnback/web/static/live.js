@@ -32,7 +32,7 @@ function showConnection(delay) {
   const away = delay !== null;
   nextTry = away ? Math.max(nextTry, Date.now() + delay) : 0;
   awayNotice.hidden = !away;
-  text(alert, away ? "Disconnected from the server. What you see is from before. " : "");
+  text(alert, away ? "Disconnected from the server. This page may be out of date. " : "");
   liveSign.classList.toggle("is-away", away);
   text(liveSign.lastChild, away ? "Offline" : "Live");
   countDown();

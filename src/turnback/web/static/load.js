@@ -29,8 +29,8 @@ export function skewValue({ skew }) {
 
 /** "task 3 has 4.1 times the mean". */
 export function skewText(load) {
-  if (load.tasks < 2) return "there is one task";
-  if (load.skew === null) return "too few records lately to tell";
+  if (load.tasks < 2) return "only one task";
+  if (load.skew === null) return "too few recent records to tell";
   const words = `task ${load.skewed} has ${load.skew.toFixed(1)} times the mean`;
   return isUneven(load) ? words : `even: ${words}`;
 }
@@ -44,7 +44,7 @@ export function busyText(load) {
 /** What holds a source back: the busiest of the operators that read from it; null if all rest. */
 export function heldBack({ bottleneck }, operators) {
   const other = operators.find(({ uid }) => uid === bottleneck);
-  return other?.load ? `${other.name}: its busiest task works ${percent(other.load.busiest)} of the time` : null;
+  return other?.load ? `${other.name}: its busiest task is busy ${percent(other.load.busiest)} of the time` : null;
 }
 
 /** The tasks of an operator, one by one. */
@@ -54,7 +54,7 @@ export function taskTable() {
     label: "Tasks", key: (row) => row.task, rowClass: (row) => (row.isFullest ? "is-fullest" : ""),
     columns: [
       { label: "Task", sort: (row) => row.task, cell: (row) => number(row.task) },
-      { label: "Busy", depends: (row) => row.busy, cell: busyCell, sort: (row) => row.busy, help: "Share of the last minute in which it worked" },
+      { label: "Busy", depends: (row) => row.busy, cell: busyCell, sort: (row) => row.busy, help: "Share of the last minute in which it was busy" },
       { label: "Records/s", numeric: true, sort: (row) => row.per_s, cell: (row) => compact(row.per_s), help: "Read in the last minute" },
       { label: "Records in", numeric: true, sort: (row) => row.records_in, cell: (row) => compact(row.records_in), title: (row) => number(row.records_in), help: "Since the attempt began" },
       { label: "Records out", numeric: true, sort: (row) => row.records_out, cell: (row) => compact(row.records_out), title: (row) => number(row.records_out) },

@@ -79,7 +79,7 @@ export function logTab(name) {
   function showCount(size) {
     const shown = body.childElementCount;
     const { matches, start } = known;
-    if (matches === null) text(count, size === 0 ? "It is empty." : `The last ${plural(shown, "line")} of ${bytes(size)}`);
+    if (matches === null) text(count, size === 0 ? "The log is empty." : `The last ${plural(shown, "line")} of ${bytes(size)}`);
     else {
       const some = matches > shown ? `, the last ${number(shown)} are shown` : "";
       const part = start > 0 ? ` in the last ${bytes(size - start)}` : "";

@@ -23,7 +23,7 @@ export function overviewTab(name) {
     recallRates(name, points);
     line.draw();
   });
-  const drawing = contentOr(picture.node, empty("No graph yet.", "The job has not got as far as planning its program."));
+  const drawing = contentOr(picture.node, empty("No graph yet.", "The job has not planned its program yet."));
   const warnings = h("div", { class: "warnings" });
   const again = h("div", { class: "card", hidden: true });
   const program = h("dl", { class: "pairs" });
@@ -92,7 +92,7 @@ function busyTile({ busy, bottleneck, operators, summary }) {
   const behind = fallsBehind(summary.lag);
   return {
     label: "Busy", value: percent(busy), alarm: behind && busy >= 0.8,
-    more: busiest ? `${behind ? "held back by" : "most in"} ${shorten(busiest.name, 18)}` : "hardly anything to do",
+    more: busiest ? `${behind ? "held back by" : "busiest:"} ${shorten(busiest.name, 18)}` : "almost idle",
     title: `Epochs ran for ${percent(busy)} of the last minute${busiest ? `; ${busiest.name} is ${busyText(busiest.load)}` : ""}`,
   };
 }
@@ -103,8 +103,8 @@ function restarts({ restarts: all, recent_restarts: recent }) {
 
 function showAgain(node, { summary, script }) {
   node.hidden = !ENDED.has(summary.state) || script.length === 0;
-  if (!node.hidden) replaceIfChanged(node, script, () => [h("h2", null, "Start it again"),
-    h("p", { class: "soft" }, "It goes on from its latest checkpoint. Add -s SNAPSHOT to go back further."),
+  if (!node.hidden) replaceIfChanged(node, script, () => [h("h2", null, "Restart the job"),
+    h("p", { class: "soft" }, "It resumes from its latest checkpoint. Add -s SNAPSHOT to start from an earlier one."),
     copyable(`turnback run -d ${script.map(quote).join(" ")}`, "the command", "is-block")]);
 }
 
@@ -113,12 +113,12 @@ function programPairs({ summary, versions, script, max_parallelism: groups }) {
   return [
     ...(script.length > 0 ? [["Script", script.join(" ")]] : []),
     ["Driver", processText(summary.driver)],
-    ["Supervisor", summary.supervisor === null ? "none: nobody starts the driver again if it dies" : processText(summary.supervisor)],
+    ["Supervisor", summary.supervisor === null ? "none: the driver is not restarted if it dies" : processText(summary.supervisor)],
     summary.log === null ? ["Log", NOTHING] : ["Log", summary.log, (path) => copyablePath(path, "the path of the log")],
     ["Spark’s UI", summary.spark_ui ?? sparkText(summary), () => sparkLink(summary, summary.spark_ui) ?? sparkText(summary)],
     ...(groups === null ? [] : [["Key groups", number(groups)]]),
     ["First started", when(summary.created_ms)],
-    ["Last sign of the driver", when(summary.updated_ms)],
+    ["Last update by the driver", when(summary.updated_ms)],
     ...Object.entries(versions),
   ];
 }
@@ -129,6 +129,6 @@ function sparkText({ state }) {
 
 function processText(process) {
   if (process === null) return NOTHING;
-  const alive = { true: "alive", false: "dead" }[process.alive] ?? "cannot be told from here";
+  const alive = { true: "alive", false: "dead" }[process.alive] ?? "unknown from here";
   return `process ${process.pid} on ${process.host} (${alive})`;
 }

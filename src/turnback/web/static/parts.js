@@ -41,12 +41,12 @@ export function icon(name) {
 const STATES = {
   RUNNING: ["good", "play", "Its driver is alive and processes records."],
   CREATED: ["quiet", "clock", "The driver has started; the first attempt has not begun yet."],
-  RESTARTING: ["warn", "restart", "The last attempt failed; the next one follows."],
-  FINISHED: ["done", "check", "It has come to its end, or was stopped with a savepoint."],
-  FAILED: ["bad", "cross", "It failed and is not started again."],
+  RESTARTING: ["warn", "restart", "The last attempt failed; the next one will start."],
+  FINISHED: ["done", "check", "It has reached its end, or was stopped with a savepoint."],
+  FAILED: ["bad", "cross", "It failed and will not be restarted."],
   CANCELED: ["quiet", "stop", "It was cancelled."],
-  LOST: ["bad", "question", "Its driver died without a word, and nobody starts it again."],
-  STALLED: ["bad", "clock", "It should get on and does not; it is RUNNING again as soon as it does."],
+  LOST: ["bad", "question", "Its driver died unexpectedly, and nothing restarts it."],
+  STALLED: ["bad", "clock", "It makes no progress; it is RUNNING again as soon as it does."],
   UNREADABLE: ["warn", "warning", "Its directory cannot be read."],
   RESTARTED: ["warn", "restart", "The attempt failed; the next one followed."],
   COMPLETED: ["good", "check", ""],
@@ -54,7 +54,7 @@ const STATES = {
   WAITING: ["quiet", "clock", "The driver has not seen it yet."],
   added: ["good", "plus", "Only in the later snapshot"],
   removed: ["bad", "minus", "Only in the earlier snapshot"],
-  changed: ["warn", "restart", "Another value in the later snapshot"],
+  changed: ["warn", "restart", "A different value in the later snapshot"],
 };
 
 /** The colour of a state: one of good, done, warn, bad, quiet. */
@@ -198,13 +198,13 @@ export function skeleton(lines = 5) {
 }
 
 const FAILURES = {
-  0: "No answer",
-  400: "That does not work",
-  401: "A token is needed",
+  0: "No response",
+  400: "Invalid request",
+  401: "Token required",
   403: "Not allowed",
   404: "Not found",
   409: "Not possible now",
-  undefined: "The page itself failed",
+  undefined: "Error in this page",
 };
 
 /** What went wrong, with a way to try again. */

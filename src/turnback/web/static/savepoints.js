@@ -33,11 +33,11 @@ function replayState({ replay }) {
 }
 
 function replayChip(row) {
-  const as_of = () => `, as the driver found out ${ago(row.replay.as_of_ms)}`;
+  const as_of = () => `, according to a check by the driver ${ago(row.replay.as_of_ms)}`;
   switch (replayState(row)) {
     case "gone": return h("span", { class: "chip is-bad", title: `Its sources have deleted records that come after it${as_of()}` }, "no longer replayable");
-    case "overdue": return h("span", { class: "chip is-warn", title: `Its sources may delete records that come after it at any moment${as_of()}` }, "hardly replayable");
-    case "soon": return h("span", { class: "chip is-warn", title: `Then its sources begin to delete records that come after it${as_of()}` }, `replayable until about ${time(row.replay.until_ms)}`);
+    case "overdue": return h("span", { class: "chip is-warn", title: `Its sources may delete records that come after it at any moment${as_of()}` }, "may not be replayable");
+    case "soon": return h("span", { class: "chip is-warn", title: `After that, its sources begin to delete records that come after it${as_of()}` }, `replayable until about ${time(row.replay.until_ms)}`);
     default: return null;
   }
 }
@@ -45,11 +45,11 @@ function replayChip(row) {
 function nameCell(row) {
   return [
     h("span", { class: row.exists === false ? "savepoint-name is-gone" : "savepoint-name" }, row.label ?? row.id),
-    row.scheduled && h("span", { class: "chip", title: "The schedule asked for it" }, "scheduled"),
-    row.exists === false && h("span", { class: "chip is-bad", title: "Its directory is not there any more" }, "gone"),
-    row.exists === null && h("span", { class: "chip is-warn", title: "Its storage does not answer" }, "not reachable"),
+    row.scheduled && h("span", { class: "chip", title: "Taken by the schedule" }, "scheduled"),
+    row.exists === false && h("span", { class: "chip is-bad", title: "Its directory no longer exists" }, "gone"),
+    row.exists === null && h("span", { class: "chip is-warn", title: "Its storage does not respond" }, "not reachable"),
     row.exists !== false && replayChip(row),
-    row.script_changed && h("span", { class: "chip is-warn", title: "The script is not what it was when this was taken; turnback inspect --script prints that" }, "script changed"),
+    row.script_changed && h("span", { class: "chip is-warn", title: "The script has changed since the savepoint was taken; turnback inspect --script prints the old one" }, "script changed"),
     row.note && h("p", { class: "why", title: row.note }, row.note),
   ];
 }

@@ -9,7 +9,7 @@ import { table } from "./table.js";
 
 const PAGE = 50;
 const SLOWLY_MS = 5000;
-const LOADED = "Sorts what is loaded";
+const LOADED = "Sorts only the rows that are loaded";
 const PRESENCE = { both: "", before: " (only in the earlier)", after: " (only in the later)" };
 
 /** The tab of the state in one snapshot. */
@@ -21,17 +21,17 @@ export function stateTab(name, query) {
   let view = null;
   return stateBrowser(name, query, {
     title: "State",
-    nothing: empty("No snapshot to look into.", "State can be browsed once the job has completed a checkpoint or taken a savepoint."),
+    nothing: empty("No snapshot to browse.", "State can be browsed once the job has completed a checkpoint or taken a savepoint."),
     snapshots: { snapshot: "Snapshot" },
     defaults: (wanted, ids) => ({ snapshot: wanted.snapshot ?? ids[0] }),
     controls: [h("label", { class: "choice" }, h("span", null, "Key"), key),
-      h("div", { class: "row" }, h("button", { class: "button is-primary", type: "submit" }, icon("search"), "Look"), compare)],
+      h("div", { class: "row" }, h("button", { class: "button is-primary", type: "submit" }, icon("search"), "Find"), compare)],
     notes: facts,
     loadStates: async ({ snapshot }, signal) => {
       view = await get(["jobs", name, "snapshots", snapshot], {}, signal);
       return view.states.map((row) => [row.uid, row.name, `${operatorName(view, row.uid)} · ${row.name} (${row.kind})`]);
     },
-    noStates: ["No state in this snapshot.", "The operators of this job keep none."],
+    noStates: ["No state in this snapshot.", "The operators of this job have no state."],
     path: ["state"],
     filter: () => ({ key: key.value }),
     onLoad: ({ snapshot, uid, state }) => {
@@ -41,7 +41,7 @@ export function stateTab(name, query) {
     createTable: ({ columns }) => table({
       label: "Rows of the state", key: (row) => row.at,
       empty: () => (key.value
-        ? empty("No row has this key.", "Keys are matched as they are written in the table, quotes left out.")
+        ? empty("No row has this key.", "Keys are matched as they appear in the table, without quotes.")
         : empty("This state is empty in this snapshot.")),
       columns: columns.map((label, at) => ({ label, wide: at === columns.length - 1, sort: (row) => row[at], help: LOADED, depends: (row) => row.at, cell: (row) => valueNode(row[at]) })),
     }),
@@ -66,7 +66,7 @@ export function diffTab(name, query) {
   const counts = h("div", { class: "diff-counts row", role: "status" });
   return stateBrowser(name, query, {
     title: "Diff",
-    nothing: empty("Nothing to compare yet.", "It takes two snapshots: checkpoints that are kept, or savepoints."),
+    nothing: empty("Nothing to compare yet.", "You need two snapshots: retained checkpoints or savepoints."),
     snapshots: { from: "Earlier", to: "Later" },
     // The later one defaults to the newest, the earlier one to the one before it.
     defaults: (wanted, ids) => {
@@ -79,7 +79,7 @@ export function diffTab(name, query) {
       const states = await get(["jobs", name, "diff"], opened, signal);
       return states.map((row) => [row.uid, row.name, `${row.uid} · ${row.name}${PRESENCE[row.presence] ?? ` (${row.presence})`}${row.note ? ` (${row.note})` : ""}`]);
     },
-    noStates: ["Neither snapshot holds state."],
+    noStates: ["Neither snapshot has state."],
     path: ["diff", "state"],
     onPage: (page, before) => {
       for (const what of ["added", "removed", "changed", "same"]) page[what] += before?.[what] ?? 0;
@@ -103,7 +103,7 @@ function diffTable(first, current) {
     label: "Differences", key: depends, rowClass: (row) => `diff is-${row.change}`,
     empty: () => (current().next === null
       ? empty("No difference.", "Every row of this state is the same in both snapshots.")
-      : empty("No difference so far.", "There is more to compare.")),
+      : empty("No difference so far.", "More rows remain to be compared.")),
     columns: [
       { label: "Change", sort: (row) => row.change, help: LOADED, depends: (row) => row.change, cell: (row) => badge(row.change) },
       { label: "Key", sort: (row) => row.key, help: LOADED, depends, cell: (row) => [valueNode(row.key), row.sub !== null && h("span", { class: "sub" }, " › ", valueNode(row.sub))] },

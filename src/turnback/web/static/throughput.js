@@ -27,7 +27,7 @@ export function throughputCard(name, onPoints) {
   });
   const tip = tooltip(box);
   const problem = h("p", { class: "hint", role: "status" });
-  const content = contentOr(h("div", null, colours, box), empty("Nothing has been counted yet.", "A driver writes down every few seconds how much it has processed."));
+  const content = contentOr(h("div", null, colours, box), empty("No data yet.", "The driver records its throughput every few seconds."));
   const buttons = RANGES.map(([length, words, title]) => h("button", { class: "chip-button", type: "button", title, "aria-pressed": String(length === minutes), onclick: () => choose(length) }, words));
   const observer = new ResizeObserver(draw);
   observer.observe(box);
@@ -46,7 +46,7 @@ export function throughputCard(name, onPoints) {
     },
     // That the server is away is said once, at the top of the page.
     fail: (error) => {
-      if (error.status !== 0) text(problem, `What was counted cannot be shown: ${error.message}`);
+      if (error.status !== 0) text(problem, `Cannot load the throughput: ${error.message}`);
     },
     interval: 10_000,
   });
@@ -139,7 +139,7 @@ export function throughputCard(name, onPoints) {
 
   return {
     node: h("section", { class: "card throughput" },
-      h("div", { class: "card-head" }, h("h2", null, "Throughput"), h("div", { class: "row", role: "group", "aria-label": "How far back" }, buttons)),
+      h("div", { class: "card-head" }, h("h2", null, "Throughput"), h("div", { class: "row", role: "group", "aria-label": "Period" }, buttons)),
       problem, content.node),
     stop: () => {
       polling.stop();

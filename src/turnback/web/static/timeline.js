@@ -34,7 +34,7 @@ export function timelineTab(name) {
   });
   const content = contentOr(h("div", { class: "stack" },
     h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", null, "Timeline"), picture.tools), picture.node, picture.legend),
-    h("section", { class: "card" }, h("h2", null, "Attempts"), rows.node)), empty("No attempt yet.", "The job has not begun to run."));
+    h("section", { class: "card" }, h("h2", null, "Attempts"), rows.node)), empty("No attempt yet.", "The job has not started to run."));
   return {
     node: content.node,
     load: (signal) => get(["jobs", name, "timeline"], {}, signal),

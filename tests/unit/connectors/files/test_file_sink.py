@@ -329,7 +329,9 @@ def test_a_link_out_of_the_directory_is_not_followed(tmp_path, writer_ctx, commi
     "data", [b"", b"\xff", b"x" * 40, msgspec.msgpack.encode(["file", 1, b"?"])]
 )
 def test_damaged_transactions(tmp_path, committer_ctx, data):
-    with pytest.raises(SinkError, match=r"'out' of job 'likes': a prepared transaction cannot be"):
+    with pytest.raises(
+        SinkError, match=r"'out' of job 'likes': cannot read a prepared transaction"
+    ):
         FileSink(tmp_path).committer(committer_ctx()).commit([data])
 
 

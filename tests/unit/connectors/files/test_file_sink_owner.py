@@ -47,10 +47,10 @@ def seen(root: Path) -> list[int]:
 
 
 def test_a_second_job_is_refused_and_writes_nothing(root, sink, ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     before = content(root)
     with pytest.raises(ConfigurationError) as refused:
-        sink.claim(ctx("fork", uid="dashboard"))
+        sink.acquire_target(ctx("fork", uid="dashboard"))
     for told in (
         "sink 'dashboard' of job 'fork'",
         str(root),
@@ -72,27 +72,27 @@ def test_the_same_job_comes_again(sink, ctx):
         {"uid": "another sink of it"},
         {"job": "likes"},
     ):
-        sink.claim(ctx(**changes))
+        sink.acquire_target(ctx(**changes))
 
 
 def test_a_job_is_its_place_not_its_name_or_id(tmp_path, sink, ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     with pytest.raises(ConfigurationError, match="belongs to job 'likes' in"):
-        sink.claim(ctx(jobs="copied"))
+        sink.acquire_target(ctx(jobs="copied"))
     # The same directory by another way is the same job.
     (tmp_path / "jobs" / "likes").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "jobs")
-    sink.claim(ctx(jobs="link"))
+    sink.acquire_target(ctx(jobs="link"))
     (tmp_path / "jobs").rename(tmp_path / "moved")
     (tmp_path / "jobs").symlink_to(tmp_path / "moved")
-    sink.claim(ctx(jobs="moved"))
+    sink.acquire_target(ctx(jobs="moved"))
 
 
 def test_a_job_directory_anywhere(root, sink, ctx):
-    sink.claim(ctx(job_directory="s3://bucket/jobs/likes"))
-    sink.claim(ctx(job_directory="s3://bucket/jobs/likes"))
+    sink.acquire_target(ctx(job_directory="s3://bucket/jobs/likes"))
+    sink.acquire_target(ctx(job_directory="s3://bucket/jobs/likes"))
     with pytest.raises(ConfigurationError, match="in s3://bucket/jobs/likes,"):
-        sink.claim(ctx(job_directory="s3://other/jobs/likes"))
+        sink.acquire_target(ctx(job_directory="s3://other/jobs/likes"))
 
 
 def test_output_from_before_owners_were_recorded_is_the_first_comers(
@@ -100,16 +100,16 @@ def test_output_from_before_owners_were_recorded_is_the_first_comers(
 ):
     old = write(sink, writer_ctx(), ("a", 1))
     sink.committer(committer_ctx()).commit([old])
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     with pytest.raises(ConfigurationError, match="'likes'"):
-        sink.claim(ctx("fork"))
+        sink.acquire_target(ctx("fork"))
 
 
 def test_handed_over_the_former_owner_is_refused(root, sink, ctx, writer_ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     former = sink.committer(ctx())
     former.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
-    sink.claim(ctx("fork", take_over=True))
+    sink.acquire_target(ctx("fork", take_over=True))
     new = sink.committer(ctx("fork"))
     new.commit([write(sink, writer_ctx(job="fork", job_id="id of fork"), ("b", 2))])
     # It went on running,
@@ -119,22 +119,24 @@ def test_handed_over_the_former_owner_is_refused(root, sink, ctx, writer_ctx):
             step([late])
     # or is started again. What it has prepared it can still roll back.
     with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
-        sink.claim(ctx(attempt=4))
+        sink.acquire_target(ctx(attempt=4))
     former.abort([late])
     assert seen(root) == [1, 2]
     assert list(root.rglob("*.inprogress")) == []
     # And back.
-    sink.claim(ctx(attempt=5, take_over=True))
-    sink.claim(ctx(attempt=5))
+    sink.acquire_target(ctx(attempt=5, take_over=True))
+    sink.acquire_target(ctx(attempt=5))
 
 
 def test_nothing_is_handed_over_that_may_be_promised(root, sink, ctx, writer_ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     promised = write(sink, writer_ctx(job_id="id of likes"), ("a", 1))
-    with pytest.raises(ConfigurationError, match=r"1 files .*`turnback transactions commit likes`"):
-        sink.claim(ctx("fork", take_over=True))
+    with pytest.raises(
+        ConfigurationError, match=r"1 unpublished files .*`turnback transactions commit likes`"
+    ):
+        sink.acquire_target(ctx("fork", take_over=True))
     sink.committer(ctx()).recover([promised])
-    sink.claim(ctx("fork", take_over=True))
+    sink.acquire_target(ctx("fork", take_over=True))
     assert seen(root) == [1]
 
 
@@ -164,27 +166,27 @@ def task(ctx, writer_ctx):
 
 @pytest.mark.parametrize("taker", [{"jobs": "copied"}, {"job": "fork"}], ids=["copy", "fork"])
 def test_what_the_owner_has_promised_is_not_taken_from_it(root, sink, ctx, task, taker):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     promised = write(sink, task(), ("a", 1))
     take = {"take_over": True, "attempt": 0, **taker}
     for others, reason in (
-        (Others(3), "promised 3 transactions .*`turnback transactions commit likes`"),
-        (Others(None), "cannot be read from .*permission denied"),
-        (None, "1 files there that are not published"),
+        (Others(3), "3 in-doubt transactions .*`turnback transactions commit likes`"),
+        (Others(None), "cannot read .*permission denied"),
+        (None, "1 unpublished files there"),
     ):
-        for step in (sink.check_claim, sink.claim):
+        for step in (sink.check_target, sink.acquire_target):
             with pytest.raises(ConfigurationError, match=reason):
                 step(ctx(other_jobs=others, **take))
     sink.committer(ctx(attempt=4)).recover([promised])
     assert seen(root) == [1]
-    sink.claim(ctx(other_jobs=Others(0), **take))
+    sink.acquire_target(ctx(other_jobs=Others(0), **take))
 
 
 def test_a_copy_that_takes_over_leaves_the_originals_files_alone(root, sink, ctx, task):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     promised = write(sink, task(), ("a", 1))
     copy = {"jobs": "copied", "attempt": 9}
-    sink.claim(ctx(take_over=True, other_jobs=Others(0), **copy))
+    sink.acquire_target(ctx(take_over=True, other_jobs=Others(0), **copy))
     sink.committer(ctx(**copy)).recover([])
     assert len(list(root.rglob("*.inprogress"))) == 1
     # The original was moved there, so that it is the copy which has promised them.
@@ -197,14 +199,14 @@ def test_a_copy_that_takes_over_leaves_the_originals_files_alone(root, sink, ctx
 def test_a_copy_that_writes_elsewhere_leaves_the_originals_files_alone(tmp_path, root, ctx, task):
     original, copy = FileSink(root, "json"), FileSink(tmp_path / "elsewhere", "json")
     promised = write(original, task(), ("a", 1))
-    copy.claim(ctx(jobs="copied", attempt=9))
+    copy.acquire_target(ctx(jobs="copied", attempt=9))
     copy.committer(ctx(jobs="copied", attempt=9)).recover([])
     original.committer(ctx(attempt=4)).commit([promised])
     assert seen(root) == [1]
 
 
 def test_a_fresh_start_rolls_back_what_the_job_had_staged(root, sink, ctx, task, caplog):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     done, promised = write(sink, task(epoch=1), ("a", 1)), write(sink, task(epoch=2), ("a", 2))
     sink.committer(ctx()).commit([done])
     write(sink, task(uid="it was renamed since"), ("a", 3))
@@ -214,14 +216,14 @@ def test_a_fresh_start_rolls_back_what_the_job_had_staged(root, sink, ctx, task,
     (left,) = root.rglob("*.inprogress")
     assert left.is_relative_to(root / ".turnback" / "fork")
     for uid in ("out", "it was renamed since"):
-        assert f"bytes that sink {uid!r} had written and not published" in caplog.text
+        assert f"bytes that sink {uid!r} had written but not published" in caplog.text
     with pytest.raises(SinkError, match="1 rows of epoch 2 are lost"):
         sink.committer(ctx(attempt=5)).commit([done, promised])
     assert seen(root) == [1]
 
 
 def test_files_of_an_older_version_are_published(root, sink, ctx, task):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     promised, left = (write(sink, task(directory_id="", epoch=n), ("a", n)) for n in (1, 2))
     committer = sink.committer(ctx(attempt=4))
     assert len(list(sink.list_orphans(ctx(attempt=4)))) == 2
@@ -239,7 +241,7 @@ def test_of_two_jobs_that_come_at_once_one_wins(tmp_path, ctx):
         def come(job, sink=sink, outcome=outcome, start=start):
             start.wait()
             try:
-                sink.claim(ctx(job))
+                sink.acquire_target(ctx(job))
                 outcome.append(job)
             except ConfigurationError:
                 pass
@@ -253,33 +255,35 @@ def test_of_two_jobs_that_come_at_once_one_wins(tmp_path, ctx):
 
 
 def test_a_directory_that_was_emptied_is_claimed_again(root, sink, ctx, writer_ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     (root / ".turnback" / ".owner").unlink()
     committer = sink.committer(ctx())
     committer.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
     with pytest.raises(ConfigurationError):
-        sink.claim(ctx("fork"))
+        sink.acquire_target(ctx("fork"))
 
 
 def test_a_damaged_record_of_the_owner(root, sink, ctx):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     (root / ".turnback" / ".owner").write_bytes(b"rubbish")
-    with pytest.raises(ConfigurationError, match=r"cannot be read: .*Remove (.*\.owner) if") as bad:
-        sink.claim(ctx())
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read which job owns .*Remove (.*\.owner) if"
+    ) as bad:
+        sink.acquire_target(ctx())
     # It is the way out.
     Path(re.search("Remove (.*owner)", str(bad.value))[1]).unlink()
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     with pytest.raises(ConfigurationError, match="belongs to job 'likes'"):
-        sink.claim(ctx("fork"))
+        sink.acquire_target(ctx("fork"))
 
 
 def test_a_target_that_cannot_be_written(ctx):
     with pytest.raises(SinkError, match=r"'out' of job 'likes': cannot use /proc/turnback"):
-        FileSink("/proc/turnback").claim(ctx())
+        FileSink("/proc/turnback").acquire_target(ctx())
 
 
 def test_a_commit_reads_one_file_for_it(root, sink, ctx, writer_ctx, monkeypatch):
-    sink.claim(ctx())
+    sink.acquire_target(ctx())
     committer = sink.committer(ctx())
     opened = []
     real = os.open
