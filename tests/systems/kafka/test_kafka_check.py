@@ -33,7 +33,7 @@ def test_what_retention_has_taken_is_told(kafka, topic, caplog):
     kafka.write(topic, ["x"] * 7, partition=1)
     delete_before(kafka.servers, topic, 1, 5)
     check(kafka.servers, {topic: {"1": 5}}, subscribe=topic)
-    told = f"partition 1 of topic '{topic}' begins at 5 and the job goes on at 2, so 3 offsets are"
+    told = f"partition 1 of topic '{topic}' begins at 5 and the job is at 2, so 3 offsets are"
     with pytest.raises(ConfigurationError, match=told) as refused:
         check(kafka.servers, {topic: {"1": 2}}, subscribe=topic)
     assert "SavepointWriter" in str(refused.value)

@@ -109,7 +109,7 @@ def test_a_commit_whose_answer_does_not_come_leaves_one_copy(
     monkeypatch.setattr(kafka_client, "_COMMIT_S", 1.0)
     with caplog.at_level(logging.WARNING):
         committer.commit(job.stage(1, [("a", 1)]))
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
     assert values(kafka, topic) == [1]
 
 
@@ -132,7 +132,7 @@ def test_a_transaction_that_takes_longer_than_its_timeout_is_written_again(
     monkeypatch.setattr(kafka_client, "send_all", send_all)
     with caplog.at_level(logging.WARNING):
         committer.commit(handles)
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
     assert values(kafka, topic) == [1]
     assert values(kafka, topic, committed=False) == [1, 1]
 
@@ -185,7 +185,7 @@ def test_without_that_topic_what_is_forgotten_is_not_published_twice(
     forget(kafka, group)
     again = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=2)
     new = job.stage(2, [("a", 2)])
-    with pytest.raises(ConfigurationError, match=f"forgotten.*{group}"):
+    with pytest.raises(ConfigurationError, match=f"no longer has the progress.*{group}"):
         again.start(new)
     assert values(kafka, topic) == [1]
     # What the message says to do if it was not published.
@@ -336,7 +336,7 @@ def test_a_kill_before_the_mark_is_made_does_not_hide_that_kafka_has_forgotten(
     group = f"turnback.sink-of-{topic}.{job.ctx.job_id}.out"
     forget(kafka, group)
     third = SinkJob(directory, kafka_sink(kafka.servers, topic), attempt=3)
-    with pytest.raises(ConfigurationError, match=f"forgotten.*{group}"):
+    with pytest.raises(ConfigurationError, match=f"no longer has the progress.*{group}"):
         third.start(second.stage(1, [("a", 1)]))
     assert values(kafka, topic) == [1]
 
@@ -387,7 +387,9 @@ def test_a_record_above_what_the_client_takes_is_refused_in_the_task(kafka, dire
     topic = kafka.create_topic(max_message_bytes="10000000")
     row = ("a" * 600_000, 1)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
-    with pytest.raises(ConfigurationError, match=r"the client takes 1000000.*message\.max\.bytes"):
+    with pytest.raises(
+        ConfigurationError, match=r"the client accepts at most 1000000.*message\.max\.bytes"
+    ):
         job.stage(1, [row])
     larger = SinkJob(directory, kafka_sink(kafka.servers, topic, message_max_bytes="3000000"))
     larger.start().commit(larger.stage(1, [row]))
