@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from services.spark import SparkCluster, spark_cluster
 from tiers import with_examples
@@ -122,3 +125,43 @@ def test_a_python_without_packages_is_refused_in_one_attempt(
     assert "has no module" in run.errors
     assert f"Executors run {bare_python}" in run.errors
     assert (run.state, run.restarts, run.checkpoint) == (JobState.FAILED, 0, None)
+
+
+@pytest.fixture
+def small_environment(tmp_path: Path) -> Path:
+    """A virtual environment with Turnback and what it needs, and nothing else."""
+    prefix = tmp_path / "small"
+    venv.create(prefix, symlinks=True)
+    packages = next(prefix.glob("lib/python3.*/site-packages"))
+    everything = Path(sysconfig.get_path("purelib"))
+    files = (file for name in _needed("turnback") for file in metadata.files(name) or ())
+    for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+        (packages / top).symlink_to(everything / top)
+    return prefix
+
+
+def _needed(name: str) -> set[str]:
+    """Return the names of a distribution and of all that it needs."""
+    found = {name}
+    for text in metadata.requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found |= _needed(requirement.name)
+    return found
+
+
+@pytest.mark.exhaustive
+def test_executors_run_a_packed_environment(
+    machines: Machines, tmp_path: Path, small_environment: Path
+) -> None:
+    command = [small_environment / "bin" / "python", "-m", "turnback.cli.main", "pack"]
+    packed = subprocess.run(
+        [*command, "--json", "-o", tmp_path / "job-env.tar.gz", JOB],
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        check=True,
+    )
+    settings = json.loads(packed.stdout)["settings"]
+    run = Run(machines, tmp_path / "jobs", tmp_path / "out", settings=settings)
+    assert run.code == 0, run.errors
+    assert run.letters == dict.fromkeys("abcdefgh", 3)

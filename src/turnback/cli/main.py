@@ -53,6 +53,7 @@ COMMANDS = {
         "config": "tools:config",
         "doctor": "doctor:doctor",
         "gc": "tools:gc",
+        "pack": "tools:pack",
     },
 }
 """Every command in the order of the help, and the module of this package and its attribute."""

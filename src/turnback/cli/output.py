@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -180,6 +181,28 @@ class Output:
         """Print advice to stderr, if a person reads it."""
         if sys.stderr.isatty() and not self.json:
             self.message(message, "dim")
+
+    @contextmanager
+    def bytes_bar(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar on a terminal; the function it gives moves it, to bytes done of a total."""
+        console = self.stderr()
+        if not console.is_terminal or self.json:
+            yield lambda done, total: None
+            return
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TransferSpeedColumn,
+        )
+
+        sizes = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+        with Progress(
+            TextColumn(what), BarColumn(), *sizes, console=console, transient=True
+        ) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def stderr(self) -> Console:
         from rich.console import Console

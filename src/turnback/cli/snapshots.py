@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -196,7 +194,7 @@ def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
 
     snapshot = cli.snapshot(snapshot_name)
     view = describe(snapshot)
-    with _progress_bar(cli) as show:
+    with cli.out.bytes_bar("reading") as show:
         problems = verify_snapshot(snapshot, show)
     if cli.json:
         rows = [{"path": p.path, "reason": p.reason} for p in problems]
@@ -208,21 +206,6 @@ def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
     else:
         cli.out.line(f"ok: {view.files} files, {cli.out.size(view.bytes)}", "green")
     return ExitCode.DAMAGED if problems else None
-
-
-@contextmanager
-def _progress_bar(cli: Cli) -> Iterator[Callable[[int, int], None] | None]:
-    console = cli.out.stderr()
-    if not console.is_terminal or cli.json:
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    sizes = DownloadColumn(binary_units=True), TransferSpeedColumn()
-    columns = (TextColumn("reading"), BarColumn(), *sizes)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @command(

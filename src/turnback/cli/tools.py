@@ -1,4 +1,4 @@
-"""`turnback ui`, `config` and `gc`: the dashboard, the configuration, and removing garbage."""
+"""`turnback ui`, `config`, `gc` and `pack`: what is not about one job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -14,11 +15,12 @@ import click
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Cell, Column, Value
-from turnback.cli.parameters import yes_option
+from turnback.cli.parameters import script_path, yes_option
 from turnback.core.units import format_size
 from turnback.errors import ConfigurationError, StillNeededError, StorageError
 
 if TYPE_CHECKING:
+    from turnback.launch.packing import Packed
     from turnback.launch.runs import Runs
     from turnback.operations.garbage import Findings, Garbage
 
@@ -253,3 +255,50 @@ def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
 def _amount(garbage: Sequence[Garbage]) -> str:
     things = "1 thing" if len(garbage) == 1 else f"{len(garbage)} things"
     return f"{things} of {format_size(sum(item.bytes for item in garbage))}"
+
+
+# -- pack
+
+
+@command("pack", "turnback pack job.py", "turnback pack -o /data/job-env.tar.gz --json job.py")
+@argument("script", "[SCRIPT]", help="Also pack the modules and packages beside this file.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="job-env.tar.gz",
+    type=click.Path(path_type=Path),
+    help="Archive to write. Default: job-env.tar.gz.",
+)
+def pack(cli: Cli, script: str | None, output: Path) -> None:
+    """Pack the Python environment for executors on other machines.
+
+    Writes the virtual environment that runs this command, with editable installations as they are
+    now, into an archive that Spark unpacks on each executor, and prints the settings for it. Omits
+    the jars of Spark, which executors have. The interpreter itself is not packed: each machine
+    needs the same one at the same path.
+    """
+    from turnback.launch.packing import current_environment
+    from turnback.launch.packing import pack as write
+
+    program = None if script is None else Path(script_path(script))
+    with cli.out.bytes_bar("packing") as progress:
+        packed = write(current_environment(), output.absolute(), program, progress)
+    for warning in packed.warnings:
+        cli.out.message(f"warning: {warning}", "yellow")
+    if cli.json:
+        cli.out.document(packed)
+    else:
+        _print_packed(cli, packed)
+
+
+def _print_packed(cli: Cli, packed: Packed) -> None:
+    cli.out.fields(
+        [
+            ("archive", packed.path),
+            ("size", cli.out.size(packed.bytes)),
+            ("interpreter", packed.python),
+            ("sources", ", ".join(packed.modules)),
+        ]
+    )
+    cli.out.line(" ".join(f"-D {quote(f'{k}={v}')}" for k, v in packed.settings.items()))

@@ -266,3 +266,18 @@ def test_ui_opens_a_browser_without_the_token_on_its_command_line(shell):
     assert mode == "600"
     assert f"url={printed['address']}" in page
     assert not Path(command.removeprefix("file://")).exists()
+
+
+# -- pack
+
+
+def test_pack_refuses_a_script_that_is_not_there(shell):
+    done = shell("pack", "nowhere.py")
+    assert done.code == ExitCode.USAGE
+    assert "the script nowhere.py does not exist" in done.err
+
+
+def test_pack_refuses_a_name_that_spark_does_not_unpack(shell):
+    done = shell("pack", "-o", "job-env.zip", "--json")
+    assert done.code == ExitCode.USAGE
+    assert "has to end in .tar.gz or .tgz" in done.json["error"]["message"]
