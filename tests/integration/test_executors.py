@@ -60,15 +60,8 @@ class Run:
         variables: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        done = launch(machines, root, out, variables, settings)
         self.out = out
-        given = {**machines.cluster.settings, **(settings or {})}
-        done = subprocess.run(
-            [sys.executable, JOB, machines.cluster.master, root, out, json.dumps(given)],
-            env=os.environ | {"JDK_JAVA_OPTIONS": machines.java} | (variables or {}),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
         self.code = done.returncode
         self.errors = done.stderr
         directory = JobDirectory.locate(root.as_uri(), "letters")
@@ -82,6 +75,23 @@ class Run:
     def letters(self) -> Counter[str]:
         rows = (json.loads(line) for p in self.out.glob("*.json") for line in p.open())
         return Counter(row["letter"] for row in rows)
+
+
+def launch(
+    machines: Machines,
+    root: Path,
+    out: Path,
+    variables: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    given = {**machines.cluster.settings, **(settings or {})}
+    return subprocess.run(
+        [sys.executable, JOB, machines.cluster.master, root, out, json.dumps(given)],
+        env=os.environ | {"JDK_JAVA_OPTIONS": machines.java} | (variables or {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_machines_that_share_everything_run_the_job(machines: Machines, tmp_path: Path) -> None:
@@ -165,3 +175,31 @@ def test_executors_run_a_packed_environment(
     run = Run(machines, tmp_path / "jobs", tmp_path / "out", settings=settings)
     assert run.code == 0, run.errors
     assert run.letters == dict.fromkeys("abcdefgh", 3)
+
+
+_SECRET = "only-this-cluster-knows"
+_ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+
+
+@pytest.mark.exhaustive
+def test_a_cluster_that_authenticates_and_encrypts_runs_the_job(tmp_path: Path, java: str) -> None:
+    settings = {**_ENCRYPTED, "spark.authenticate.secret": _SECRET}
+    options = " ".join(f"-D{key}={value}" for key, value in settings.items())
+    environment = {"JDK_JAVA_OPTIONS": java, "SPARK_DAEMON_JAVA_OPTS": options}
+    (tmp_path / "cluster").mkdir()
+    with spark_cluster(tmp_path / "cluster", environment=environment) as cluster:
+        machines = Machines(cluster, tmp_path / "private", java)
+        run = Run(machines, tmp_path / "jobs", tmp_path / "out", settings=settings)
+        assert run.code == 0, run.errors
+        assert run.letters == dict.fromkeys("abcdefgh", 3)
+        stored = (p for p in (tmp_path / "jobs").rglob("*") if p.is_file())
+        assert not [path for path in stored if _SECRET.encode() in path.read_bytes()]
+        wrong = settings | {"spark.authenticate.secret": "a guess"}
+        other = launch(machines, tmp_path / "other", tmp_path / "none", settings=wrong)
+        assert other.returncode != 0
+        assert not (tmp_path / "none").exists()
+        assert _SECRET not in run.errors + other.stderr

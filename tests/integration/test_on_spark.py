@@ -198,7 +198,7 @@ def test_frames_whose_order_nobody_knows(jobs: Jobs) -> None:
         stamped.uid("time").sink_to(CollectSink()).uid("out")
         warnings = env.plan().warnings
         assert len(warnings) == (uid in unknown)
-        assert all(f"rows of source '{uid}' come" in text for text in warnings)
+        assert all(f"order of the rows of source '{uid}' is" in text for text in warnings)
 
 
 def union(jobs: Jobs, *sources: str, **how: Any) -> list[Any]:
