@@ -1,4 +1,4 @@
-"""Counts letters on a cluster: `executors_job.py MASTER ROOT OUT SETTINGS`."""
+"""Counts letters on a cluster: `executors_job.py MASTER ROOT OUT SETTINGS [INPUT]`."""
 
 import json
 import sys
@@ -21,12 +21,16 @@ class Count(KeyedProcessFunction):
         yield value, count
 
 
-def main(master: str, root: str, out: str, settings: str) -> None:
+def main(master: str, root: str, out: str, settings: str, input: str | None = None) -> None:
     configuration = {"spark.master": master, "state.checkpoints.dir": root, **json.loads(settings)}
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_parallelism(4)
     env.enable_checkpointing("1 s")
-    letters = env.from_collection([*"abcdefgh"] * 3, Types.STRING(), uid="letters")
+    if input is None:
+        letters = env.from_collection([*"abcdefgh"] * 3, Types.STRING(), uid="letters")
+    else:
+        lines = env.from_files(input, "text", "value string", uid="letters")
+        letters = lines.map(lambda line: line.value, "string").uid("letter")
     counts = letters.key_by(lambda letter: letter, key_type="string").process(
         Count(), "letter string, n bigint"
     )

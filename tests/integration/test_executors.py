@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -59,8 +60,9 @@ class Run:
         *,
         variables: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
+        input: Path | None = None,
     ) -> None:
-        done = launch(machines, root, out, variables, settings)
+        done = launch(machines, root, out, variables, settings, input)
         self.out = out
         self.code = done.returncode
         self.errors = done.stderr
@@ -83,10 +85,13 @@ def launch(
     out: Path,
     variables: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    input: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     given = {**machines.cluster.settings, **(settings or {})}
+    arguments = [JOB, machines.cluster.master, root, out, json.dumps(given)]
+    arguments += [] if input is None else [input]
     return subprocess.run(
-        [sys.executable, JOB, machines.cluster.master, root, out, json.dumps(given)],
+        [sys.executable, *arguments],
         env=os.environ | {"JDK_JAVA_OPTIONS": machines.java} | (variables or {}),
         capture_output=True,
         text=True,
@@ -115,6 +120,18 @@ def test_a_target_that_is_not_shared_is_refused(machines: Machines, tmp_path: Pa
     assert f"does not share {out} with the driver" in run.errors
     assert (run.state, run.checkpoint) == (JobState.FAILED, None)
     assert run.letters == {}
+
+
+def test_input_that_is_not_shared_is_told(machines: Machines, tmp_path: Path) -> None:
+    letters = machines.private / "in"
+    letters.mkdir()
+    (letters / "letters.txt").write_text("a\nb\n")
+    none = {"restart-strategy.type": "none"}
+    run = Run(machines, tmp_path / "jobs", tmp_path / "out", settings=none, input=letters)
+    assert run.code != 0
+    told = f"does not have the file {letters}/letters.txt, which the driver has"
+    assert re.search(rf"source 'letters': 127\.0\.0\.\d {re.escape(told)}", run.errors)
+    assert (run.state, run.checkpoint) == (JobState.FAILED, None)
 
 
 @pytest.fixture

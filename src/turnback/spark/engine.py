@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from os.path import split
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
@@ -49,7 +50,14 @@ from turnback.spark.sources import (
     stream_counts,
     union_sources,
 )
-from turnback.spark.worker import LevelTask, close_functions, run_tasks, send_commands, spark_job
+from turnback.spark.worker import (
+    EXECUTOR_HOST,
+    LevelTask,
+    close_functions,
+    run_tasks,
+    send_commands,
+    spark_job,
+)
 from turnback.storage.base import Storage
 from turnback.values.columns import stream_columns, stream_ddl
 from turnback.values.typeinfo import RowTypeInfo, TypeInfo
@@ -432,7 +440,9 @@ class TaskReruns:
         return any(s and (s.currentAttemptId > 0 or s.numFailedTasks > 0) for s in stages)
 
 
-_FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)")
+_FILE = re.compile(
+    r"\[FAILED_READ_FILE(?P<gone>\.FILE_NOT_EXIST)?[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)"
+)
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(?P<why>.+)$", re.MULTILINE)
 
 
@@ -449,6 +459,13 @@ def unreadable_file(
     path = plain_path(match["path"])
     names = (name for name, entries in new_files().items() if path in map(_path, entries))
     uid = next(names, "?").partition("#")[0]
+    if match["gone"] and Path(path).exists():
+        host = EXECUTOR_HOST.search(str(error))
+        return SourceError(
+            f"source {uid!r}: {host[1] if host else 'an executor'} does not have the file {path}, "
+            "which the driver has. Put the input where the driver and all executors see it at the "
+            "same path, or on HDFS or an object store"
+        )
     causes = _CAUSE.findall(str(error))
     why = causes[-1].strip() if causes else "Spark does not report the reason"
     return SourceError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,7 +52,9 @@ def test_code_inside_of_an_event_loop_can_ask(rabbitmq):
         check(rabbitmq, stream)
         check(rabbitmq, stream, at={stream: 0})
 
-    asyncio.run(cell())
+    # Browsers of other tests may have left a loop in this thread.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, cell()).result()
 
 
 def test_a_missing_stream_is_named(rabbitmq):
