@@ -256,7 +256,8 @@ def test_rows_that_cannot_be_state(
     [
         (TOTAL, "key string, value int", {"key_by": "key"},
          "state 'total' of operator 'op': column 'value' is int, expected bigint; cast it"),
-        (TOTAL, "key string, n bigint", {"key_by": "key"}, "no column 'value'; the columns are 'key', 'n'"),
+        (TOTAL, "key string, n bigint", {"key_by": "key"},
+         "no column 'value'; the columns are 'key', 'n'"),
         (TOTAL, "key string, value bigint", {"key_by": "user"}, "no column 'user'"),
         (TOTAL, "key string, value bigint", {"key_type": int},
          "column 'key' is string, expected bigint"),
