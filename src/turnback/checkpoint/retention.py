@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.errors import StorageError
+from turnback.storage.base import delete_files
 
 _LOG = logging.getLogger(__name__)
 # Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.
@@ -197,12 +198,9 @@ class Retention:
             self._retired.difference_update(*self._retained.values())
             # Read after `in_use`: what passes from in use to pinned is seen at least once.
             deletable = sorted(self._retired - needed - self._pins.paths())
-        for path in deletable:
-            if attempt_of(path) is not None:
-                try:
-                    self._storage.delete(path)
-                except StorageError as error:
-                    _LOG.warning("cannot delete %s, retrying later: %s", path, error)
-                    continue
-            with self._lock:
-                self._retired.discard(path)
+        ours = [path for path in deletable if attempt_of(path) is not None]
+        failed = delete_files(self._storage, ours)
+        for path, error in failed.items():
+            _LOG.warning("cannot delete %s, retrying later: %s", path, error)
+        with self._lock:
+            self._retired.difference_update(set(deletable).difference(failed))

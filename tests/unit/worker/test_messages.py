@@ -17,6 +17,7 @@ from turnback.worker.message import (
     Barrier,
     TaskAck,
     TaskName,
+    TaskSet,
     align,
     decode_barrier,
     encode_barrier,
@@ -61,7 +62,8 @@ class TestAlignment:
             align(barriers, tasks, "here")
 
     def test_barriers_survive_their_encoding(self):
-        ack = TaskAck(0, TaskName(0, 7), (TaskName(1, 2),), transactions={"s": (b"\0x",)})
+        upstream = TaskSet.of([TaskName(1, 2)])
+        ack = TaskAck(0, TaskName(0, 7), upstream, transactions={"s": (b"\0x",)})
         given = barrier(4, 9, [ack])
         assert decode_barrier(encode_barrier(given)) == given
 
@@ -74,7 +76,7 @@ class TestTheDriversCheck:
         return check_barriers(barriers, self.levels(levels), 0)
 
     def ack(self, level, partition, attempt=1, upstream=()):
-        return TaskAck(level, TaskName(partition, attempt), upstream)
+        return TaskAck(level, TaskName(partition, attempt), TaskSet.of(upstream))
 
     def test_all_tasks_of_all_levels(self):
         before = (TaskName(0, 1), TaskName(1, 1))
