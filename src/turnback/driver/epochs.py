@@ -302,8 +302,9 @@ def check_barriers(
         mine = sorted((a for a in acks if a.level == level.index), key=lambda a: a.name.partition)
         if TaskSet.of(a.name for a in mine) != read:
             raise EpochConflictError(
-                f"level {level.index}: the {len(mine)} tasks that acknowledged are not the "
-                f"{read.count} whose output was read: {_some([str(a.name) for a in mine])}"
+                f"level {level.index}: the tasks that acknowledged are not those whose output was "
+                f"read: {read.count} were read, and these {len(mine)} acknowledged: "
+                f"{_some([str(a.name) for a in mine])}"
             )
         seen = Counter(a.upstream for a in mine)
         if len(seen) > 1:
