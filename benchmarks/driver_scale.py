@@ -16,16 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks import section
 from benchmarks.machine import Machine
 from benchmarks.table import table
 from turnback import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from turnback.checkpoint.retention import Retention
-from turnback.driver.epochs import Epochs, MergeTask
+from turnback.driver.epochs import Epochs, Merger, MergeTask
 from turnback.driver.job import JobSpec
 from turnback.driver.positions import Positions
 from turnback.plan.plan import Plan
 from turnback.sinks.memory import DiscardSink
+from turnback.spark.worker import send_commands
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
@@ -39,19 +42,19 @@ from turnback.worker.message import (
     TaskName,
     decode_barrier,
     encode_barrier,
-    encode_command,
 )
 from turnback.worker.program import level_programs
 
 try:
-    from turnback.worker.message import fingerprint
+    from turnback.worker.message import TaskSet
+
+    named: Callable[..., Any] = TaskSet.of
 except ImportError:  # acknowledgements of older versions name all upstream tasks
-    fingerprint = tuple  # type: ignore[assignment]
+    named = tuple
 
 LEVELS = 2
 FILE_BYTES = 6_000
 """Of what a task writes in an epoch: sizes of state files decide when they are merged."""
-WARMUP = 10
 
 
 class Count(KeyedProcessFunction):
@@ -64,7 +67,7 @@ class Count(KeyedProcessFunction):
 
 @dataclass
 class Clock:
-    """Seconds and bytes of each step, added up."""
+    """Processor seconds and bytes of each step, added up: other work on the machine adds none."""
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     numbers: Counter[str] = field(default_factory=Counter)
@@ -74,11 +77,11 @@ class Clock:
         method = getattr(owner, name)
 
         def timed(*args: Any, **named: Any) -> Any:
-            began = time.perf_counter()
+            began = time.thread_time()
             try:
                 return method(*args, **named)
             finally:
-                self.seconds[step] += time.perf_counter() - began
+                self.seconds[step] += time.thread_time() - began
 
         setattr(owner, name, timed)
 
@@ -91,6 +94,17 @@ class Clock:
 CLOCK = Clock()
 
 
+class Properties:
+    """Stands for a Spark context, which gives its properties to every task."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def setLocalProperty(self, key: str, text: str | None) -> None:  # noqa: N802 (Spark's)
+        if text is not None:
+            self.texts[key] = text
+
+
 class Tasks:
     """Stands for the tasks: makes the barriers that the driver collects, as bytes."""
 
@@ -99,17 +113,19 @@ class Tasks:
         self._number = 0
 
     def run(self, inputs: Any, commands: Sequence[EpochCommand]) -> list[Barrier]:
-        began = time.perf_counter()
+        began = time.thread_time()
         blobs = self._barriers(commands)
-        CLOCK.seconds["made up"] += time.perf_counter() - began
-        began = time.perf_counter()
-        for command in commands:
-            CLOCK.numbers["command bytes"] += len(encode_command(command))
-        CLOCK.seconds["commands"] += time.perf_counter() - began
+        CLOCK.seconds["made up"] += time.thread_time() - began
+        began = time.thread_time()
+        properties = Properties()
+        with send_commands(properties, commands):  # type: ignore[arg-type]
+            CLOCK.seconds["commands"] += time.thread_time() - began
+            for program, text in zip(self.programs, properties.texts.values(), strict=True):
+                CLOCK.numbers["property bytes"] += len(text) * (program.level.parallelism or 1)
         CLOCK.numbers["barrier bytes"] += sum(map(len, blobs))
-        began = time.perf_counter()
+        began = time.thread_time()
         barriers = [decode_barrier(blob) for blob in blobs]
-        CLOCK.seconds["read barriers"] += time.perf_counter() - began
+        CLOCK.seconds["read barriers"] += time.thread_time() - began
         return barriers
 
     def close(self) -> None:
@@ -122,7 +138,7 @@ class Tasks:
         for program, command in zip(self.programs, commands, strict=True):
             tasks = program.level.parallelism or 1
             names = [TaskName(p, self._next(), command.epoch) for p in range(tasks)]
-            before = fingerprint(upstream)
+            before = named(upstream)
             acks.append([self._ack(program, command, name, before) for name in names])
             upstream = tuple(names)
         last = len(self.programs) - 1
@@ -187,7 +203,7 @@ def merged(task: MergeTask) -> StateFile:
     level, partition = task.home
     unique = hashlib.md5(repr([file.path for file in task.files]).encode()).hexdigest()
     newest = max(task.files, key=lambda file: file.last_epoch)
-    return replace_file(
+    return msgspec.structs.replace(
         newest,
         path=f"state/{task.attempt}/{level}-{partition}-merged-{unique}.arrow",
         length=sum(file.length for file in task.files) // 2,
@@ -197,12 +213,6 @@ def merged(task: MergeTask) -> StateFile:
         lineage=merged_lineage(task.files, complete=task.final),
         complete=task.final,
     )
-
-
-def replace_file(file: StateFile, **changes: Any) -> StateFile:
-    import msgspec
-
-    return msgspec.structs.replace(file, **changes)
 
 
 def count_requests() -> None:
@@ -220,6 +230,9 @@ def _counted(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             CLOCK.numbers["delete"] += len(path)
         else:
             CLOCK.numbers[name] += 1
+        if "put" in name and "/order-" in path:
+            CLOCK.numbers["command files"] += 1
+            CLOCK.numbers["command bytes"] += len(args[0])
         if "put" in name and "/chk-" in path:
             CLOCK.numbers["manifests"] += 1
             CLOCK.numbers["manifest bytes"] += len(args[0])
@@ -228,14 +241,14 @@ def _counted(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def trial(tasks: int, epochs: int, place: Path) -> dict[str, float]:
+def trial(tasks: int, epochs: int, warmup: int, place: Path) -> dict[str, float]:
     """Run a job whose epochs have so many acknowledgements."""
     parallelism = tasks // LEVELS
     (place / "in").mkdir()
-    for number in range(WARMUP + epochs):
+    for number in range(warmup + epochs):
         (place / "in" / f"{number:06d}.json").write_text('{"k": 1}')
     CLOCK.around(Retention, "clean", "clean-up")
-    CLOCK.around(Epochs, "run", "epochs")
+    CLOCK.around(Merger, "advance", "merges")
     count_requests()
     settings = {"execution.checkpointing.num-retained": 3}
     env = StreamExecutionEnvironment(None, place / "jobs", settings, engine=ScaledEngine())
@@ -251,18 +264,18 @@ def trial(tasks: int, epochs: int, place: Path) -> dict[str, float]:
     def counting(self: Epochs, *args: Any, **named: Any) -> None:
         nonlocal seen
         before = CLOCK.seconds["made up"]
-        began = time.perf_counter()
+        began = time.thread_time()
         run(self, *args, **named)
-        took = time.perf_counter() - began - (CLOCK.seconds["made up"] - before)
+        took = time.thread_time() - began - (CLOCK.seconds["made up"] - before)
         while self._coordinator.completed <= seen:  # a checkpoint of each
             time.sleep(0.002)
         seen += 1
         CLOCK.epochs.append(took)
-        if seen == WARMUP:
+        if seen == warmup:
             CLOCK.reset()
 
     Epochs.run = counting  # type: ignore[method-assign]
-    began = time.perf_counter()
+    began = time.process_time()
     report = env.execute("scaled", bounded=True)
     numbers = CLOCK.numbers
     manifests = max(1, numbers["manifests"])
@@ -271,9 +284,12 @@ def trial(tasks: int, epochs: int, place: Path) -> dict[str, float]:
         "slowest s": max(CLOCK.epochs),
         "commands s": CLOCK.seconds["commands"] / epochs,
         "read barriers s": CLOCK.seconds["read barriers"] / epochs,
+        "merges s": CLOCK.seconds["merges"] / epochs,
         "clean-up s": CLOCK.seconds["clean-up"] / manifests,
         "manifest MB": numbers["manifest bytes"] / manifests / 1e6,
-        "command MB": numbers["command bytes"] / epochs / 1e6,
+        "properties MB": numbers["property bytes"] / epochs / 1e6,
+        "command files": numbers["command files"] / epochs,
+        "a command file MB": numbers["command bytes"] / max(1, numbers["command files"]) / 1e6,
         "barriers MB": numbers["barrier bytes"] / epochs / 1e6,
         "puts": (numbers["put"] + numbers["put_if_absent"]) / manifests,
         "gets": numbers["get"] / manifests,
@@ -282,7 +298,7 @@ def trial(tasks: int, epochs: int, place: Path) -> dict[str, float]:
         "merged": numbers["merged"] / epochs,
         "memory MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "checkpoints": report.checkpoints,
-        "all s": time.perf_counter() - began,
+        "all s": time.process_time() - began,
     }
 
 
@@ -290,6 +306,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.driver_scale", description=__doc__)
     parser.add_argument("--tasks", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--epochs", type=int, default=12, help="counted (%(default)s)")
+    parser.add_argument("--warmup", type=int, default=10, help="not counted (%(default)s)")
     parser.add_argument("--trial", action="store_true", help=argparse.SUPPRESS)
     return section.parse(parser, argv, tasks=[100], epochs=3)
 
@@ -298,13 +315,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parse(argv)
     if given.trial:
         with tempfile.TemporaryDirectory(prefix="turnback-scale-") as name:
-            print(json.dumps(trial(given.tasks[0], given.epochs, Path(name))))
+            print(json.dumps(trial(given.tasks[0], given.epochs, given.warmup, Path(name))))
         return 0
     machine = Machine.here()
     columns = []
     for tasks in given.tasks:
         command = [sys.executable, "-m", "benchmarks.driver_scale", "--trial"]
         command += ["--tasks", str(tasks), "--epochs", str(given.epochs)]
+        command += ["--warmup", str(given.warmup)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         columns.append(json.loads(done.stdout.splitlines()[-1]))
         print(tasks, columns[-1], file=sys.stderr, flush=True)
