@@ -61,6 +61,16 @@ class TestAlignment:
         with pytest.raises(EpochConflictError, match="here"):
             align(barriers, tasks, "here")
 
+    def test_an_acknowledgement_is_no_larger_if_there_are_more_tasks(self):
+        few, many = (
+            TaskAck(0, TaskName(0, 7), TaskSet.of(TaskName(n, n) for n in range(count)))
+            for count in (100, 10_000)
+        )
+        assert len(encode_barrier(barrier(0, acks=[many]))) < 1.1 * len(
+            encode_barrier(barrier(0, acks=[few]))
+        )
+        assert TaskSet.of([TaskName(0, 1)]) != TaskSet.of([TaskName(0, 2)])
+
     def test_barriers_survive_their_encoding(self):
         upstream = TaskSet.of([TaskName(1, 2)])
         ack = TaskAck(0, TaskName(0, 7), upstream, transactions={"s": (b"\0x",)})
