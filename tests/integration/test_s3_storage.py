@@ -15,7 +15,7 @@ from services.proxy import Proxy, proxy_to
 from services.s3 import S3Server, s3_server
 from storage_contract import StorageContract
 from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage.base import Storage, put_if_absent_or_same
+from turnback.storage.base import DeletesMany, Storage, put_if_absent_or_same
 from turnback.storage.open import open_storage
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -69,6 +69,18 @@ def test_more_files_than_one_page_of_a_listing(storage: Storage) -> None:
     for path in paths:
         storage.put(path, b"")
     assert storage.list("state") == paths
+
+
+def test_many_files_are_deleted_at_once(storage: Storage) -> None:
+    paths = [f"state/1/{number:04d}" for number in range(60)]
+    for path in paths:
+        storage.put(path, b"x")
+    assert isinstance(storage, DeletesMany)
+    storage.delete_many([*paths[:50], "state/1/missing"])
+    assert storage.list() == paths[50:]
+    with pytest.raises(StorageError, match="not a path inside the storage"):
+        storage.delete_many([paths[50], "../escaped"])
+    assert storage.list() == paths[50:]
 
 
 def test_settings_from_the_environment(

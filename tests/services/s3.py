@@ -63,8 +63,10 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(directory: Path) -> Iterator[S3Server]:
+def s3_server(directory: Path, access_log: Path | None = None) -> Iterator[S3Server]:
     """Run a gateway with data, and its log, below an existing directory.
+
+    With `access_log` it writes every request into that file, in Amazon's format.
 
     Skips the test when Go is missing, unless CI=true.
     """
@@ -74,9 +76,10 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": _ACCESS_KEY, "ROOT_SECRET_KEY": _SECRET_KEY}
-    arguments = ["--port", f"127.0.0.1:{port}", "--health", "/health", "posix", str(data)]
+    logged = [] if access_log is None else ["--access-log", str(access_log)]
+    arguments = ["--port", f"127.0.0.1:{port}", "--health", "/health", *logged]
     with running(
-        [program, *arguments],
+        [program, *arguments, "posix", str(data)],
         ready=lambda: _healthy(f"{endpoint}/health"),
         log=directory / "s3.log",
         environment=keys,

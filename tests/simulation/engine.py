@@ -31,7 +31,7 @@ from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
 from turnback.values.columns import Batch
 from turnback.values.keys import group_range, partition_of
-from turnback.worker.message import Barrier, EpochCommand, TaskAck, TaskName
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, TaskName, TaskSet
 from turnback.worker.state_import import IntakeTask
 
 Record = tuple[str, int]
@@ -253,7 +253,7 @@ class SimTask:
                 if handle is not None:
                     transactions[op.uid] = (handle,)
         state = self._snapshot(counts) if rows else None
-        ack = TaskAck(0, self.name, (), state, (_SCHEMA,), transactions)
+        ack = TaskAck(0, self.name, TaskSet.of(()), state, (_SCHEMA,), transactions)
         return Barrier(0, self.name, (ack,))
 
     def _restored(self) -> dict[str, int]:

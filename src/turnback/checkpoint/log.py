@@ -72,6 +72,8 @@ class CheckpointLog:
         self._commits = CommitRecords(storage, DIRECTORY)
         self._fence: Fence | None = None
         self._next = 0
+        self._nonces: dict[int, str] = {}
+        """Of attempts that were looked up: their fences never change, and are never deleted."""
 
     @property
     def uri(self) -> str:
@@ -130,6 +132,8 @@ class CheckpointLog:
 
         Raises `CorruptFileError` if a slot is damaged that may be that of the attempt.
         """
+        if attempt in self._nonces:
+            return self._nonces[attempt]
         damaged: Unreadable | None = None
         for number in reversed(self.numbers()):
             try:
@@ -142,6 +146,7 @@ class CheckpointLog:
             if slot.attempt < attempt:
                 break
             if isinstance(slot, Fence) and slot.attempt == attempt:
+                self._nonces[attempt] = slot.nonce
                 return slot.nonce
         if damaged is not None:
             raise damaged
@@ -262,16 +267,21 @@ class CheckpointLog:
             return
         self._own_late_write(own, number)
 
-    def remove(self, number: int) -> None:
-        """Remove a checkpoint; a missing one is fine, a fence is refused."""
-        try:
-            slot = self.get(number)
-        except CheckpointNotFoundError:
-            return
-        if isinstance(slot, Fence):
-            raise CheckpointError(
-                f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
-            )
+    def remove(self, number: int, *, known: bool = False) -> None:
+        """Remove a checkpoint; a missing one is fine, a fence is refused.
+
+        A slot that is `known` to hold a checkpoint is not read again, which would cost a request
+        and all of a large manifest.
+        """
+        if not known:
+            try:
+                slot = self.get(number)
+            except CheckpointNotFoundError:
+                return
+            if isinstance(slot, Fence):
+                raise CheckpointError(
+                    f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
+                )
         self.storage.delete(slot_path(number))
 
     # -- which sink work is done

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.errors import StorageError
+from turnback.storage.base import delete_files
 
 _LOG = logging.getLogger(__name__)
 # Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.
@@ -94,6 +95,8 @@ class Retention:
         self._lock = threading.Lock()
         self._retained: dict[int, frozenset[str]] = {}
         self._retired: set[str] = set()
+        self._tried: set[int] = set()
+        """Checkpoints whose deletion failed: of them it is not known whether they are there."""
         self._certain = True
         self._ended: int | None = None
 
@@ -178,10 +181,13 @@ class Retention:
     def _drop(self, numbers: Collection[int]) -> None:
         for number in numbers:
             try:
-                self._log.remove(number)
+                # The second time a start that came late may have put its fence into the slot.
+                self._log.remove(number, known=number not in self._tried)
             except StorageError as error:
+                self._tried.add(number)
                 _LOG.warning("cannot delete chk-%d, retrying later: %s", number, error)
                 return
+            self._tried.discard(number)
             with self._lock:
                 self._retired |= self._retained.pop(number)
 
@@ -192,12 +198,9 @@ class Retention:
             self._retired.difference_update(*self._retained.values())
             # Read after `in_use`: what passes from in use to pinned is seen at least once.
             deletable = sorted(self._retired - needed - self._pins.paths())
-        for path in deletable:
-            if attempt_of(path) is not None:
-                try:
-                    self._storage.delete(path)
-                except StorageError as error:
-                    _LOG.warning("cannot delete %s, retrying later: %s", path, error)
-                    continue
-            with self._lock:
-                self._retired.discard(path)
+        ours = [path for path in deletable if attempt_of(path) is not None]
+        failed = delete_files(self._storage, ours)
+        for path, error in failed.items():
+            _LOG.warning("cannot delete %s, retrying later: %s", path, error)
+        with self._lock:
+            self._retired.difference_update(set(deletable).difference(failed))

@@ -44,7 +44,7 @@ from turnback.state.files import (
 from turnback.state.merging import merge
 from turnback.worker.event_time import EpochTime, Segment
 from turnback.worker.local_state import store_task
-from turnback.worker.message import Barrier, EpochCommand, TaskAck, align
+from turnback.worker.message import Barrier, EpochCommand, TaskAck, TaskSet, align
 from turnback.worker.program import LevelProgram, PartitionId, StateFileIndex, level_programs
 
 _GRAIN_MS = 1_000
@@ -237,6 +237,7 @@ class Merger:
 
 
 _TRIES = 3
+_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -291,29 +292,37 @@ def check_barriers(
     task were read, nothing is confirmed: `EpochConflictError`.
     """
     acks = [ack for barrier in barriers for ack in barrier.acks]
-    names = align(barriers, _tasks(levels[-1], source_tasks), "the driver")
+    read = TaskSet.of(align(barriers, _tasks(levels[-1], source_tasks), "the driver"))
     for level in reversed(levels):
-        if len(names) != _tasks(level, source_tasks):
+        if read.count != _tasks(level, source_tasks):
             raise EpochConflictError(
-                f"level {level.index}: the output of only {len(names)} of "
+                f"level {level.index}: the output of only {read.count} of "
                 f"{_tasks(level, source_tasks)} tasks was read"
             )
         mine = sorted((a for a in acks if a.level == level.index), key=lambda a: a.name.partition)
-        if tuple(a.name for a in mine) != names:
+        if TaskSet.of(a.name for a in mine) != read:
             raise EpochConflictError(
                 f"level {level.index}: the tasks that acknowledged are not those whose output was "
-                f"read: {[str(a.name) for a in mine]} against {[*map(str, names)]}"
+                f"read: {read.count} were read, and these {len(mine)} acknowledged: "
+                f"{_some([str(a.name) for a in mine])}"
             )
-        seen = {a.upstream for a in mine}
+        seen = Counter(a.upstream for a in mine)
         if len(seen) > 1:
+            (_, most), *others = seen.most_common()
             raise EpochConflictError(
                 f"level {level.index}: tasks have read different attempts of the previous level: "
-                f"{sorted(str([*map(str, names)]) for names in seen)}"
+                f"{most} tasks one set of attempts, {sum(n for _, n in others)} other ones"
             )
         if level.index > 0:
-            names = seen.pop()
+            read = mine[0].upstream
     segments = {segment.id: segment for barrier in barriers for segment in barrier.segments}
     return EpochAcks(tuple(acks), tuple(segments.values()))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names for a message, which would not be read if they were thousands."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _tasks(level: Level, source_tasks: int) -> int:

@@ -17,6 +17,8 @@ from turnback.storage.envelope import check, digest
 EntryReader = Callable[[str, int, int], list[str] | None]
 """(leaf, after, upto) -> entries of its list of files seen, or None if it keeps none."""
 
+_KEPT_BYTES = 1 << 20
+
 SIZE = "size"
 """What an entry of such a list has besides what Spark writes: bytes of a file of this machine."""
 
@@ -37,6 +39,8 @@ class Positions:
         self._sizes: dict[str, int | None] = {}
         """Of files that the epoch reads; the first look counts, which is before tasks read them."""
         self._segments: dict[str, list[LogFile]] = {}
+        self._written: dict[str, list[str]] = {}
+        """The entries of small segments by path, which will be merged soon."""
         self._upto: dict[str, int] = {}
 
     def restore(self, sources: Mapping[str, SourcePosition]) -> dict[str, list[str]]:
@@ -94,7 +98,7 @@ class Positions:
         size = sum(map(len, entries))
         while segments and segments[-1].length < 2 * size:
             older = segments.pop()
-            entries = self._read(older) + entries
+            entries = (self._written.pop(older.path, None) or self._read(older)) + entries
             size += older.length
         segments.append(self._write(entries))
 
@@ -103,6 +107,8 @@ class Positions:
         name = f"files-seen-{uuid.uuid4().hex}.jsonl"
         path = f"offsets/{self._attempt}/{name}"
         self._storage.put(path, data)
+        if len(data) <= _KEPT_BYTES:
+            self._written[path] = entries
         return LogFile(name, path, len(data), digest(data))
 
     def _read(self, segment: LogFile) -> list[str]:

@@ -40,6 +40,7 @@ class Redriver:
         letters = any(op.on_error is ErrorPolicy.DEAD_LETTER for op in plan.operators())
         self._pause_s = _LOOK_S if letters else _SELDOM_S
         self._look_s = 0.0
+        self._has_listed = False
 
     def next(self, redriven: RedriveProgress) -> RedriveInput | None:
         """What comes after what is `redriven`; None if nothing is there, or it is too soon."""
@@ -47,13 +48,24 @@ class Redriver:
         if now < self._look_s:
             return None
         try:
-            waiting = [n for n in self._inbox.numbers() if n > redriven.batches]
+            waiting = self._waiting(redriven.batches)
             if waiting:
                 return self._feed(waiting[0], waiting[1:], redriven)
         except TurnbackError as error:  # the job does not depend on it
             _LOG.warning("dead letters cannot be read and stay pending: %s", error)
         self._look_s = now + self._pause_s
         return None
+
+    def _waiting(self, fed: int) -> list[int]:
+        """The batches after the one that was fed last.
+
+        Their numbers follow one another: to look for the next one costs a twelfth of a listing.
+        """
+        if self._has_listed and not self._inbox.has(fed + 1):
+            return []
+        numbers = self._inbox.numbers()
+        self._has_listed = True
+        return [number for number in numbers if number > fed]
 
     def _feed(self, number: int, later: list[int], redriven: RedriveProgress) -> RedriveInput:
         # One that was refused and given back again counts where it was given last.

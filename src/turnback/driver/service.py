@@ -389,7 +389,7 @@ class RequestService:
             return
         if self._serving is not None and not self._serving.is_alive():
             self._serving = None
-        for request in self._requests.open():
+        for request in self._requests.open_if_new():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
                 self._fence_guard.check()
                 self._job.cancel()  # answered when that is done

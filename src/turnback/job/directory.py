@@ -13,6 +13,7 @@ alerts/      what somebody was told of, see `turnback.job.alerts`
 restoring/   how far tasks are with restoring state, while they are
 savepoints/  one record per savepoint the job took
 ops/, sinks/ requests to the driver; scratch space of sinks
+newest-request  the id of a request, which tells the driver that there is a new one
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.errors import AlreadyExistsError, CorruptFileError
+from turnback.errors import AlreadyExistsError, CorruptFileError, NotFoundError
 from turnback.plan.bad_records import LetterId, decode_letter
 from turnback.storage.base import Storage, put_if_absent_or_same
 from turnback.storage.envelope import encode_document, read_document
@@ -65,6 +65,14 @@ class RedriveInbox:
     def numbers(self) -> list[int]:
         matches = map(_FILE.fullmatch, self._storage.list(self._directory))
         return sorted(int(match[1]) for match in matches if match)
+
+    def has(self, number: int) -> bool:
+        """Whether there is a batch of this number."""
+        try:
+            self._storage.get(self._path(number))
+        except NotFoundError:
+            return False
+        return True
 
     def batch(self, number: int) -> RedriveBatch:
         path = self._path(number)

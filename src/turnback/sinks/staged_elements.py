@@ -34,7 +34,7 @@ from turnback.sinks.base import (
 from turnback.sinks.elements import ElementsEncoder, describe_type
 from turnback.sinks.memory import MAX_BYTES
 from turnback.state.files import storage_of
-from turnback.storage.base import Storage
+from turnback.storage.base import Storage, delete_files
 from turnback.storage.envelope import check, digest
 from turnback.values.columns import Batch
 
@@ -276,11 +276,10 @@ class StagedFiles:
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files nobody needs; the next start removes what cannot be."""
-        for path in paths:
-            try:
-                self._staging().delete(path)
-            except StorageError as error:
-                _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
+        given = list(paths)
+        failed = delete_files(self._staging(), given) if given else {}
+        for path, error in failed.items():
+            _LOG.warning("%s: %s is kept until the next start: %s", self._name, path, error)
 
     def _get(self, path: str) -> bytes:
         try:

@@ -310,7 +310,8 @@ class WriteAheadCommitter(UserCalls):
         """Publish epochs that the target does not have yet.
 
         1. ask the target how far it is; it must not remember what this job directory never wrote
-        2. make sure that nothing of what it lacks is missing, before anything is written
+        2. make sure that nothing of what it lacks is missing, before anything is written; a single
+           epoch is written whole or not at all, so its files need no listing
         3. record how far it is going to be
         4. publish in order; the files go with the next call, when the job has recorded it
         """
@@ -322,7 +323,9 @@ class WriteAheadCommitter(UserCalls):
             )
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
         self._require_known(ctx, done, ordered[-1].attempt)
-        self._staged.require(task for task in ordered if task.version > done)
+        lacking = [task for task in ordered if task.version > done]
+        if len({task.version for task in lacking}) > 1:
+            self._staged.require(lacking)
         self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):
             if version > done:

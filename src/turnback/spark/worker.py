@@ -16,8 +16,9 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -29,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from turnback.driver.engine import Task
 from turnback.errors import ConfigurationError, TurnbackError
-from turnback.state.files import StorageRef, storage_of
+from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
@@ -44,7 +45,11 @@ from turnback.worker.message import (
 from turnback.worker.program import load_program
 from turnback.worker.shared_storage import require_shared_storage
 
-LARGE = 1 << 20
+LARGE = 16 << 20
+"""A command goes through files if the driver would send more of it to all tasks of a level."""
+_FEW_TASKS = 16
+_PART = 256 << 10
+_WRITERS = 8
 _PROPERTY = "turnback.order."
 
 
@@ -55,12 +60,9 @@ def send_commands(context: SparkContext, commands: Sequence[EpochCommand]) -> It
         for level, command in enumerate(commands):
             key = f"{_PROPERTY}{level}"
             text = encode_command(command)
-            if len(text) > LARGE and not command.storage.inline:
-                storage = storage_of(command.storage)
-                path = f"state/{command.attempt}/order-{uuid.uuid4().hex}"
-                storage.put(path, text.encode())
-                undo.callback(storage.delete, path)
-                text = json.dumps({"path": path, **vars(command.storage)})
+            tasks = max(len(command.files), _FEW_TASKS)
+            if len(text) * tasks > LARGE and not command.storage.inline:
+                text = _write_files(command, undo)
             undo.callback(context.setLocalProperty, key, None)  # type: ignore[arg-type]
             context.setLocalProperty(key, text)
         yield
@@ -70,14 +72,56 @@ def read_command(context: TaskContext, level: int) -> EpochCommand:
     """The command for the tasks of a level, in one of them."""
     text = context.getLocalProperty(f"{_PROPERTY}{level}")
     assert text is not None, "this task was started by another query"
-    return _read_file(text) if text.startswith("{") else decode_command(text)
+    if not text.startswith("{"):
+        return decode_command(text)
+    where = json.loads(text)
+    part = min(context.partitionId() // where["partitions"], where["parts"] - 1)
+    return _read_file(json.dumps(where["storage"]), f"{where['path']}-{part}")
+
+
+def _write_files(command: EpochCommand, undo: ExitStack) -> str:
+    """Write a command to files, each for some partitions; return where they are.
+
+    A task reads only its own file: what there is for all partitions grows with their number, and
+    as many tasks would read it.
+    """
+    storage = storage_of(command.storage)
+    path = f"state/{command.attempt}/order-{uuid.uuid4().hex}"
+    commands = _parts(command)
+    texts = {f"{path}-{n}": encode_command(each).encode() for n, each in enumerate(commands)}
+    for name in texts:
+        undo.callback(storage.delete, name)
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="turnback-command") as pool:
+        list(pool.map(storage.put, texts.keys(), texts.values()))
+    where = {
+        "path": path,
+        "partitions": _partitions_of(command, len(commands)),
+        "parts": len(commands),
+        "storage": vars(command.storage),
+    }
+    return json.dumps(where)
+
+
+def _parts(command: EpochCommand) -> list[EpochCommand]:
+    """The same command several times, each with the state files of some neighbouring partitions."""
+    bare = replace(command, files={})
+    size = len(encode_command(command)) - len(encode_command(bare))
+    count = max(1, min(-(-size // _PART), len(command.files)))
+    width = _partitions_of(command, count)
+    files: list[dict[int, tuple[StateFile, ...]]] = [{} for _ in range(count)]
+    for partition, of_partition in command.files.items():
+        files[min(partition // width, count - 1)][partition] = of_partition
+    return [replace(bare, files=each) for each in files]
+
+
+def _partitions_of(command: EpochCommand, parts: int) -> int:
+    """How many partitions a part is for."""
+    return -(-(max(command.files, default=0) + 1) // parts)
 
 
 @lru_cache(maxsize=4)
-def _read_file(text: str) -> EpochCommand:
-    reference = json.loads(text)
-    path = reference.pop("path")
-    return decode_command(storage_of(StorageRef(**reference)).get(path).decode())
+def _read_file(storage: str, path: str) -> EpochCommand:
+    return decode_command(storage_of(StorageRef(**json.loads(storage))).get(path).decode())
 
 
 T_co = TypeVar("T_co", covariant=True)

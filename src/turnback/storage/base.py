@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from turnback.errors import (
@@ -74,6 +75,31 @@ class HasLeftovers(Protocol):
         Args:
             remove: Whether to delete them; what cannot be deleted is left out.
         """
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A storage that removes many files in much less time than one after the other."""
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Do what `delete` does with each; after an error some of them may be gone."""
+
+
+def delete_files(storage: Storage, paths: Sequence[str]) -> dict[str, StorageError]:
+    """Remove files for good, several at once if the storage can; return those it could not."""
+    if isinstance(storage, DeletesMany) and len(paths) > 1:
+        try:
+            storage.delete_many(paths)
+            return {}
+        except StorageError:
+            pass  # which ones it could not is found out below
+    failed: dict[str, StorageError] = {}
+    for path in paths:
+        try:
+            storage.delete(path)
+        except StorageError as error:
+            failed[path] = error
+    return failed
 
 
 def put_if_absent_or_same(storage: Storage, path: str, data: bytes) -> None:

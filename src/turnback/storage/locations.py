@@ -50,6 +50,11 @@ def is_in_memory(location: str) -> bool:
     return location.lower().startswith("memory://")
 
 
+def is_on_file_system(location: str) -> bool:
+    """Return whether a location is a directory that this machine has mounted."""
+    return "://" not in display_path(location)
+
+
 def is_below(directory: str, root: str) -> bool:
     """Return whether the directory of a job is below a root, however both are written."""
     parent = resolved(directory).rpartition("/")[0]

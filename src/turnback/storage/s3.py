@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
@@ -117,6 +117,12 @@ class S3Storage:
             except FileNotFoundError as error:
                 if "<Code>NoSuchKey</Code>" not in str(error):
                     raise
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            split_path(path)
+        with self._request("delete", paths[0]) as store:
+            store.delete(list(paths))  # ten requests at a time
 
     @contextmanager
     def _request(self, action: str, path: str) -> Iterator[S3Store]:

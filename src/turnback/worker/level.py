@@ -32,6 +32,7 @@ from turnback.worker.message import (
     EpochCommand,
     TaskAck,
     TaskName,
+    TaskSet,
     align,
     decode_barrier,
     encode_barrier,
@@ -542,7 +543,7 @@ class _Epoch:
         return TaskAck(
             level.index,
             self.name,
-            upstream,
+            TaskSet.of(upstream),
             state,
             self.state.schemas(),
             transactions,

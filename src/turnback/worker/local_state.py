@@ -50,6 +50,8 @@ from turnback.state.replica import Replica, open_replica
 from turnback.state.schema import StateSchema
 from turnback.state.subtasks import OperatorStateBackend
 from turnback.storage.directory import DirectoryLock, locked_directory
+from turnback.storage.envelope import digest
+from turnback.storage.locations import is_on_file_system
 from turnback.worker.context import TaskContext
 from turnback.worker.message import EpochCommand, TaskName, naming_operator
 from turnback.worker.program import LevelProgram
@@ -117,6 +119,41 @@ def intake_task(level: int, partition: int) -> str:
 
 Confirmed = tuple[str, int, str | None]
 """The attempt of the driver and the number of an epoch, and the state file of a task in it."""
+
+
+class NewestDelta:
+    """A copy of the file that a task has just written, in the directory of its local store.
+
+    The next epoch on this machine begins with it, and reads it here and not from an object store.
+    It says nothing about whether the file counts: that is asked for by name, and checked by digest.
+    To keep one, the store must be locked; reading needs no lock.
+    """
+
+    def __init__(self, directory: Path, storage: StorageRef) -> None:
+        self._directory = directory
+        self._storage = storage
+
+    def keep(self, path: str, data: bytes) -> None:
+        """Keep a file instead of the one before; it is only a copy, so a failure is no matter."""
+        if self._storage.inline or is_on_file_system(self._storage.uri):
+            return
+        with suppress(OSError):
+            for older in self._directory.glob(f"*{_COPY}"):
+                older.unlink()
+            if len(data) <= _MOST_COPIED:
+                self._copy_of(path).write_bytes(data)
+
+    def read(self, file: StateFile) -> bytes:
+        """The bytes of a state file, from here or from the storage."""
+        if file.inline is None:
+            with suppress(OSError):
+                data = self._copy_of(file.path).read_bytes()
+                if digest(data) == file.digest:
+                    return data
+        return read_state(self._storage, file)
+
+    def _copy_of(self, path: str) -> Path:
+        return self._directory / f"{path.rpartition('/')[2]}{_COPY}"
 
 
 def ran(command: EpochCommand, written: StateFile | None) -> Confirmed:
@@ -238,6 +275,8 @@ _TOUCH_S = 3600
 UNUSED_S = 7 * 24 * 3600
 """Stores unused for so long are removed by the next worker process."""
 MAX_INLINE = 5 * 1024 * 1024
+_COPY = ".copy"
+_MOST_COPIED = 16 << 20
 _swept: set[Path] = set()
 
 
@@ -542,7 +581,7 @@ class LocalState:
             kind,
             stores.store(level, partition),
             command.files.get(partition, ()),
-            lambda file: read_state(command.storage, file),
+            NewestDelta(stores.store(level, partition), command.storage).read,
             schemas,
             self.program.groups(partition),
             layout=self.program.layout(),
@@ -577,6 +616,7 @@ class LocalState:
         )
         if not command.storage.inline:
             storage_of(command.storage).put(path, delta.data)
+            NewestDelta(self.replica.directory, command.storage).keep(path, delta.data)
         elif len(delta.data) > MAX_INLINE:
             raise StateError(
                 f"job {command.job!r}: a task changed {len(delta.data)} bytes of state in one "

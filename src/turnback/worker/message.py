@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,20 @@ class TaskName(msgspec.Struct, frozen=True, array_like=True):
     tries: int = 0
 
 
+class TaskSet(msgspec.Struct, frozen=True, array_like=True):
+    """Stands for attempts of all tasks of a level; every task of the next level names them all."""
+
+    count: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, names: Iterable[TaskName]) -> TaskSet:
+        """The tasks of these names, in order."""
+        named = tuple(names)
+        encoded = msgspec.msgpack.encode(named)
+        return cls(len(named), blake2b(encoded, digest_size=16).digest())
+
+
 class TaskAck(msgspec.Struct, frozen=True):
     """A task's acknowledgement: what it made durable in this epoch.
 
@@ -55,7 +70,7 @@ class TaskAck(msgspec.Struct, frozen=True):
 
     level: int
     name: TaskName
-    upstream: tuple[TaskName, ...]
+    upstream: TaskSet
     state: StateFile | None = None
     schemas: tuple[StateSchema, ...] = ()
     transactions: dict[str, tuple[bytes, ...]] = {}

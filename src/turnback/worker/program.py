@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -167,32 +168,38 @@ class StateFileIndex:
         self._programs = programs
         self._chains: dict[PartitionId, tuple[StateFile, ...]] = {}
         self._whole: dict[str, StateFile] = {}
+        self._uses: Counter[str] = Counter()
+        """How often files are in chains, so that no change has to look at all of them."""
 
     def restore(self, files: Iterable[StateFile]) -> None:
         """Assign a snapshot's files to the partitions of this program."""
         ordered = in_order(files)
-        self._whole = {file.path: file for file in ordered}
         for program in self._programs:
             for partition in range(program.level.parallelism or 0):
                 chain = clip_files(ordered, program.group_ranges(partition))
                 if chain:
                     self._chains[program.level.index, partition] = chain
+                    self._uses.update(file.path for file in chain)
+        self._whole = {file.path: file for file in ordered if file.path in self._uses}
 
     def confirm(self, level: int, partition: int, file: StateFile) -> None:
         """Add what a task wrote in an epoch that is now confirmed."""
         self._whole[file.path] = file
+        self._uses[file.path] += 1
         self._chains[level, partition] = (*self._chains.get((level, partition), ()), file)
 
     def replace(self, id: PartitionId, merged: Sequence[StateFile], by: StateFile) -> list[str]:
         """Replace files by the one they were merged into; return paths no chain needs any more."""
         gone = {file.path for file in merged}
         chain = [file for file in self._chains[id] if file.path not in gone]
+        self._uses.subtract(file.path for file in self._chains[id] if file.path in gone)
         self._whole[by.path] = by
+        self._uses[by.path] += 1
         self._chains[id] = tuple(in_order([*chain, by]))
-        used = {file.path for files in self._chains.values() for file in files}
-        unused = sorted(gone - used)
+        unused = sorted(path for path in gone if self._uses[path] == 0)
         for path in unused:
             del self._whole[path]
+            del self._uses[path]
         return unused
 
     def of_level(self, level: int) -> dict[int, tuple[StateFile, ...]]:
@@ -203,8 +210,7 @@ class StateFileIndex:
 
     def live(self) -> tuple[StateFile, ...]:
         """Every file some partition needs, whole, each once."""
-        used = {file.path for files in self._chains.values() for file in files}
-        return tuple(file for path, file in self._whole.items() if path in used)
+        return tuple(self._whole.values())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from manual_clock import ManualClock
 from turnback.driver.metrics import LoadMeter
 from turnback.state.files import StateFile
-from turnback.worker.message import TaskAck, TaskName
+from turnback.worker.message import TaskAck, TaskName, TaskSet
 from turnback.worker.program import StateFileIndex
 from unit.worker.test_meter import program
 
@@ -25,7 +25,13 @@ def meter(clock):
 def acks(*tasks: tuple[int, float], uid: str = "p0") -> list[TaskAck]:
     """One for each task that has read so many elements and worked for so many seconds."""
     return [
-        TaskAck(0, TaskName(number, number), (), records={uid: (read, read)}, busy={uid: busy})
+        TaskAck(
+            0,
+            TaskName(number, number),
+            TaskSet.of(()),
+            records={uid: (read, read)},
+            busy={uid: busy},
+        )
         for number, (read, busy) in enumerate(tasks)
     ]
 

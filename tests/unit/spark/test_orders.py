@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.properties: dict[str, str | None] = {}
+        self.partition = 0
+
+    def partitionId(self) -> int:
+        return self.partition
 
     def setLocalProperty(self, key: str, value: str | None) -> None:
         self.properties[key] = value
@@ -77,3 +82,32 @@ def test_nothing_is_left_behind_by_an_epoch_that_fails(
         raise RuntimeError("an epoch that fails")
     assert context.properties == {"turnback.order.0": None}
     assert list(tmp_path.rglob("order-*")) == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 100, 1_000])
+def test_a_task_reads_only_the_part_of_a_large_command_that_is_about_it(
+    context: FakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    monkeypatch.setattr(orders, "LARGE", 10)
+    monkeypatch.setattr(orders, "_PART", 10_000)
+    files = dict.fromkeys(range(0, partitions, 3), FILES)  # others have no state yet
+    sent = replace(order(StorageRef(str(tmp_path)), 7), files=files)
+    with send_commands(context, [sent]):  # type: ignore[arg-type]
+        sizes = [path.stat().st_size for path in tmp_path.rglob("order-*")]
+        assert (len(sizes) > 1) is (partitions >= 100)
+        assert max(sizes) < 12_000
+        for context.partition in range(partitions + 5):
+            read = read_command(context, 0)  # type: ignore[arg-type]
+            assert read.files.get(context.partition, ()) == files.get(context.partition, ())
+            assert replace(read, files={}) == replace(sent, files={})
+    assert list(tmp_path.rglob("order-*")) == []
+
+
+def test_a_command_for_many_tasks_goes_through_files_sooner(
+    context: FakeContext, tmp_path: Path
+) -> None:
+    for partitions, by_file in ((100, False), (1_000, True)):
+        files = dict.fromkeys(range(partitions), FILES)
+        sent = replace(order(StorageRef(str(tmp_path)), 7), files=files)
+        with send_commands(context, [sent]):  # type: ignore[arg-type]
+            assert bool(list(tmp_path.rglob("order-*"))) is by_file

@@ -17,6 +17,7 @@ from turnback.worker.message import (
     Barrier,
     TaskAck,
     TaskName,
+    TaskSet,
     align,
     decode_barrier,
     encode_barrier,
@@ -60,8 +61,19 @@ class TestAlignment:
         with pytest.raises(EpochConflictError, match="here"):
             align(barriers, tasks, "here")
 
+    def test_an_acknowledgement_is_no_larger_if_there_are_more_tasks(self):
+        few, many = (
+            TaskAck(0, TaskName(0, 7), TaskSet.of(TaskName(n, n) for n in range(count)))
+            for count in (100, 10_000)
+        )
+        assert len(encode_barrier(barrier(0, acks=[many]))) < 1.1 * len(
+            encode_barrier(barrier(0, acks=[few]))
+        )
+        assert TaskSet.of([TaskName(0, 1)]) != TaskSet.of([TaskName(0, 2)])
+
     def test_barriers_survive_their_encoding(self):
-        ack = TaskAck(0, TaskName(0, 7), (TaskName(1, 2),), transactions={"s": (b"\0x",)})
+        upstream = TaskSet.of([TaskName(1, 2)])
+        ack = TaskAck(0, TaskName(0, 7), upstream, transactions={"s": (b"\0x",)})
         given = barrier(4, 9, [ack])
         assert decode_barrier(encode_barrier(given)) == given
 
@@ -74,7 +86,7 @@ class TestTheDriversCheck:
         return check_barriers(barriers, self.levels(levels), 0)
 
     def ack(self, level, partition, attempt=1, upstream=()):
-        return TaskAck(level, TaskName(partition, attempt), upstream)
+        return TaskAck(level, TaskName(partition, attempt), TaskSet.of(upstream))
 
     def test_all_tasks_of_all_levels(self):
         before = (TaskName(0, 1), TaskName(1, 1))

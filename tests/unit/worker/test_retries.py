@@ -8,7 +8,7 @@ import pytest
 
 from turnback.plan.graph import NodeKind
 from turnback.spark.engine import TaskReruns
-from turnback.worker.message import TaskAck, TaskName
+from turnback.worker.message import TaskAck, TaskName, TaskSet
 
 PLAN = SimpleNamespace(
     levels=[
@@ -30,7 +30,7 @@ def stage(attempt=0, failed=0):
 
 
 def acks(*names: tuple[int, TaskName]) -> list[TaskAck]:
-    return [TaskAck(level, name, ()) for level, name in names]
+    return [TaskAck(level, name, TaskSet.of(())) for level, name in names]
 
 
 @pytest.mark.parametrize(
