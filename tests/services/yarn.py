@@ -109,13 +109,13 @@ class YarnCluster:
 
     # -- applications
 
-    def applications(self) -> dict[str, dict[str, Any]]:
-        """What the ResourceManager says of each, by its id."""
-        return {each["id"]: each for each in self._ask("apps").get("app", [])}
+    def applications(self) -> set[str]:
+        """The applications that run now."""
+        return {container.application for container in self.containers()}
 
-    def attempts(self, application: str) -> int:
-        """How often its application master has been started."""
-        return len(self._ask(f"apps/{application}/appattempts")["appAttempt"])
+    def state(self, application: str) -> str:
+        """What the ResourceManager says of it, such as RUNNING."""
+        return str(self._ask(f"apps/{application}/state")["state"])
 
     def kill(self, application: str) -> None:
         """End an application, as `yarn application -kill` does, and wait for the end."""
@@ -142,7 +142,9 @@ class YarnCluster:
     def logs(self) -> str:
         """The end of what containers have printed."""
         found = sorted((self.directory / "logs").glob("*/*/std*"))
-        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
+        return "\n".join(
+            f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in found
+        )
 
     def _container(self, pid: int) -> Container | None:
         """The container that a process belongs to, if this NodeManager has started it."""

@@ -237,6 +237,9 @@ class SparkEngine:
     def web_ui(self) -> str | None:
         return self._spark.sparkContext.uiWebUrl
 
+    def application(self) -> str | None:
+        return None if self.is_local else self._spark.sparkContext.applicationId
+
 
 class SparkQuery:
     """One streaming query over the union of all sources; each micro-batch is an epoch."""
