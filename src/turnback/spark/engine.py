@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from os.path import split
+from os.path import abspath, split
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
@@ -206,12 +206,15 @@ class SparkEngine:
             reader = reader.option("maxFilesPerTrigger", limit.files)
         if limit.bytes is not None:
             reader = reader.option("maxBytesPerTrigger", limit.bytes)
-        if single_file(path):
+        if "://" in path:
+            return reader.load(path)
+        local = abspath(path)  # noqa: PTH100 - as Spark: links stay
+        if single_file(local):
             # Spark's file source takes directories, and patterns that choose files in them.
-            directory, name = map(literal_pattern, split(path))
+            local, name = map(literal_pattern, split(local))
             reader = reader.option("pathGlobFilter", name)
-            path = directory or "."
-        return reader.load(path)
+        # Without a scheme, Spark would look in fs.defaultFS, which is HDFS on most clusters.
+        return reader.load(f"file://{local}")
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:
         data, element_type = encode_collection(elements, type)
