@@ -1,6 +1,6 @@
 """The job of the soak on YARN: totals per account, and from these totals per region.
 
-`python yarn_job.py SETTINGS`, where SETTINGS is JSON:
+`python yarn_job.py SETTINGS`, where SETTINGS is a file of JSON:
     input: a directory of files, or the servers and the topic of Kafka
     out: a directory for the rows of regions, and, without a database, for those of accounts
     postgres: how to connect to a database for the rows of accounts, if there is one
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from soak.job import ACCOUNT_ROW, RECORD, REGION_ROW, Accounts, Regions
-
 from turnback import FileSink, StreamExecutionEnvironment, WatermarkStrategy
 from turnback.connectors import JsonRowDeserializationSchema
 from turnback.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
@@ -50,7 +49,7 @@ def records(env: StreamExecutionEnvironment, given: str | list[str]) -> Any:
 
 
 def main() -> None:
-    settings = json.loads(sys.argv[1])
+    settings = json.loads(Path(sys.argv[1]).read_text())
     env = StreamExecutionEnvironment.get_execution_environment()
     env.enable_checkpointing("500 ms")
     keyed = records(env, settings["input"]).key_by("account")

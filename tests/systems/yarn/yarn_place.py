@@ -44,7 +44,7 @@ class YarnPlace:
         self._fed = base / "fed.jsonl"
         self._feeder = Feeder(self.events, self._fed, seed=1)
         self.program: dict[str, Any] = {
-            "input": self.events.as_uri(),  # a path alone is one of HDFS
+            "input": str(self.events),
             "out": str(self.out),
             "hold": str(self.hold),
         }
@@ -88,7 +88,7 @@ class YarnPlace:
             "spark.driver.bindAddress": "127.0.0.1",
         }
         options = [word for k, v in settings.items() for word in ("-D", f"{k}={v}")]
-        script = (_PROGRAM, json.dumps(self.program | {"start": start}))
+        script = self._script(start)
         job: dict[str, Any] = self.ask("run", "-d", *options, *script)
         return job
 
@@ -101,11 +101,17 @@ class YarnPlace:
             "spark.yarn.submit.waitAppCompletion": "false",
         }
         options = [word for k, v in settings.items() for word in ("--conf", f"{k}={v}")]
-        script = (_PROGRAM, json.dumps(self.program | {"start": start}))
+        script = self._script(start)
         command = ["spark-submit", "--master", "yarn", "--deploy-mode", "cluster"]
-        told = self._call(*command, *options, *map(str, script))
+        told = self._call(*command, *options, *script)
         (application,) = set(_APPLICATION.findall(told))
         return application
+
+    def _script(self, start: dict[str, Any]) -> tuple[str, str]:
+        """The script and its argument: a file, because YARN takes }} for its own in arguments."""
+        settings = self._base / "settings.json"
+        settings.write_text(json.dumps(self.program | {"start": start}))
+        return str(_PROGRAM), str(settings)
 
     def _variables(self, prefix: str) -> dict[str, str]:
         return {f"{prefix}.{name}": value for name, value in self.variables.items()}
@@ -187,13 +193,10 @@ class YarnPlace:
 
         return self.until(found, "start an executor")[0]
 
-    def master(self, application: str, attempt: int) -> Container:
-        """The process of an application master, once it is there."""
-
-        def found() -> list[Container]:
-            return [c for c in self._yarn.masters(application) if c.attempt == attempt]
-
-        return self.until(found, f"start application master {attempt}")[0]
+    def a_master(self, application: str) -> Container:
+        """The process of the newest application master."""
+        found = self.until(lambda: self._yarn.masters(application), "start a master")
+        return max(found, key=lambda each: each.attempt)
 
     @property
     def storage(self) -> Storage:
