@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from services.postgres import PostgresServer
     from services.rabbitmq import RabbitMQServer
     from services.redis import RedisServer
+    from services.yarn import YarnCluster
 
 # Tests write thousands of files, each synced to disk. No test switches the machine off, so memory
 # will do where there is enough of it.
@@ -95,6 +96,7 @@ _SHARED = {
     "systems/rabbitmq/": "streams",
     "systems/test_streams_killed.py": "streams",
     "systems/hdfs/": "hdfs",
+    "systems/yarn/": "hdfs",
 }
 """Files whose tests share servers: one process runs all of a group, so that each starts once."""
 
@@ -219,3 +221,9 @@ def redis(servers: Servers) -> RedisServer:
 def hdfs(servers: Servers) -> HdfsCluster:
     """A cluster that all tests share; each has directories of its own."""
     return servers.get("hdfs")
+
+
+@pytest.fixture(scope="session")
+def yarn(servers: Servers) -> YarnCluster:
+    """A cluster that all tests share; each ends its applications."""
+    return servers.get("yarn")

@@ -49,6 +49,22 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
     assert jobs.out("tens") == [10, 20, 30]
 
 
+def test_a_path_is_one_of_the_machine_also_where_hdfs_is_the_default(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    single = jobs.directory / "single %41.json"
+    single.write_text('{"k": "b"}')
+    jobs.spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:9")  # where nobody answers
+    try:
+        env = jobs.env()
+        events = jobs.files(env, "events", SCHEMA)
+        both = events.union(env.from_files(single, "json", SCHEMA, uid="single"))
+        both.map(lambda row: row.k, str).sink_to(jobs.sink()).uid("out")
+        env.execute("job", bounded=True)
+    finally:
+        jobs.spark.conf.unset("fs.defaultFS")
+    assert jobs.out() == ["a", "b"]
+
+
 def copy_over(file: Path) -> None:
     """Replace a file by a larger one of the same time, as `cp -p` and `rsync -a` may."""
     found = file.stat()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,30 @@ def test_settings_are_not_on_the_command_line_of_the_jvm(session: SparkSession) 
 def test_this_spark_behaves_as_jobs_need_it(session: SparkSession) -> None:
     """What a start tries out on builds of Spark that are not known."""
     assert _try_restore(session) is None
+
+
+@pytest.mark.parametrize(
+    "given, zone", [((), "UTC"), (("spark.sql.session.timeZone=Asia/Tokyo",), "Asia/Tokyo")]
+)
+def test_times_without_a_zone_are_in_utc_also_by_spark_submit(
+    tmp_path: Path, java: str, given: tuple[str, ...], zone: str
+) -> None:
+    """Else a job would read them otherwise in cluster mode than in client mode."""
+    script = tmp_path / "zone.py"
+    script.write_text(
+        "from turnback.spark.session import spark_session\n"
+        "print('zone', spark_session().conf.get('spark.sql.session.timeZone'))\n"
+    )
+    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]"]
+    done = subprocess.run(
+        [*submit, *(word for text in given for word in ("--conf", text)), script],
+        env={**os.environ, "JDK_JAVA_OPTIONS": java, "TZ": "Europe/Berlin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert f"zone {zone}\n" in done.stdout, done.stderr[-3000:]
 
 
 class CountInProcess(Count):

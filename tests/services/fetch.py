@@ -16,6 +16,7 @@ from services.hdfs import cluster_jars
 from services.java import java_options
 from services.kafka import broker_jars, connector_jars
 from services.s3 import gateway
+from services.yarn import server_jars
 
 WANTED: dict[str, Callable[[], object]] = {
     "the archive of Spark's classes": java_options,
@@ -23,6 +24,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "the jars of Spark's Kafka connector": connector_jars,
     "the jars of Spark's Delta reader": delta_settings,
     "HDFS's jars": cluster_jars,
+    "YARN's jars": server_jars,
     "the S3 gateway": gateway,
 }
 

@@ -123,7 +123,7 @@ class Restartable(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        _wait(self.process, self.is_ready, path, timeout=60)
+        _wait(self.process, self.is_ready, path, timeout=180)
 
     def crash(self) -> None:
         """End the server as a crash of its machine would."""

@@ -53,6 +53,12 @@ def _hdfs(directory: Path) -> AbstractContextManager[Any]:
     return hdfs_cluster()
 
 
+def _yarn(directory: Path) -> AbstractContextManager[Any]:
+    from services.yarn import yarn_cluster
+
+    return yarn_cluster()
+
+
 _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "kafka": _kafka,
     "postgres": _postgres,
@@ -61,6 +67,7 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "rabbitmq": _rabbitmq,
     "kinesis": _kinesis,
     "hdfs": _hdfs,
+    "yarn": _yarn,
 }
 
 

@@ -95,6 +95,9 @@ class SimEngine:
     def web_ui(self) -> str | None:
         return None
 
+    def application(self) -> str | None:
+        return None
+
 
 class SimQuery:
     """Reads the input in pieces, each of them an epoch."""

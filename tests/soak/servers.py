@@ -14,10 +14,11 @@ from services.postgres import PASSWORD, PostgresServer, postgres_server
 from services.spark import SparkCluster, spark_cluster
 
 _PASSWORD_FROM = "SOAK_PASSWORD"
-_TABLE = (
+ACCOUNT_TABLE = (
     "CREATE TABLE accounts (account text, seq bigint, count bigint, total bigint, recent bigint, "
     "region text, amount bigint, PRIMARY KEY (account, count))"
 )
+ACCOUNT_COLUMNS = ("account", "seq", "count", "total", "recent", "region", "amount")
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,8 @@ class Servers:
 
     def account_rows(self) -> list[dict[str, Any]]:
         """What a reader of the table sees."""
-        names = ("account", "seq", "count", "total", "recent", "region", "amount")
-        rows = self.database.query(f"SELECT {', '.join(names)} FROM accounts")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        rows = self.database.query(f"SELECT {', '.join(ACCOUNT_COLUMNS)} FROM accounts")
+        return [dict(zip(ACCOUNT_COLUMNS, row, strict=True)) for row in rows]
 
     def region_rows(self) -> list[dict[str, Any]]:
         """What a reader of the topic sees that reads only what is committed."""
@@ -70,7 +70,7 @@ def running_servers(directory: Path, java: str) -> Iterator[Servers]:
     """Run all of them below a directory."""
     with ExitStack() as stack:
         database = stack.enter_context(postgres_server())
-        database.run(_TABLE)
+        database.run(ACCOUNT_TABLE)
         home = directory / "kafka"
         home.mkdir(parents=True)
         broker = KafkaBroker(home)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Cell, Column, Output, Value
-from turnback.cli.parameters import complete_job, job_argument
+from turnback.cli.parameters import application_option, complete_job, job_argument
 from turnback.cli.restoring import restore_text
 from turnback.core.units import format_age
 from turnback.errors import ConfigurationError, NotFoundError, StorageError
@@ -212,7 +212,8 @@ _JOBS: tuple[Column[model.JobSummary], ...] = (
 )
 @flag("-r", "--running", help="Only running jobs.")
 @flag("-a", "--all", "every", help="Also jobs that have ended.")
-def list_jobs(cli: Cli, running: bool, every: bool) -> None:
+@application_option
+def list_jobs(cli: Cli, running: bool, every: bool, application: str | None) -> None:
     """List jobs.
 
     By default, jobs that have not ended: running, stalled, restarting, lost and unreadable ones.
@@ -223,11 +224,14 @@ def list_jobs(cli: Cli, running: bool, every: bool) -> None:
     if missing and cli.is_root_given:
         raise NotFoundError(missing)
     jobs = cli.jobs.list()
+    if application is not None:
+        jobs = [job for job in jobs if job.application == application]
     listed = [job for job in jobs if every or _is_listed(job, running)]
     cli.out.records(_JOBS, listed)
     others = len(jobs) - len(listed)
     if not jobs and not cli.json:
-        none = missing or f"There are no jobs in {cli.root}."
+        of = "" if application is None else f" of {application}"
+        none = missing or f"There are no jobs{of} in {cli.root}."
         cli.out.message(f"{none} To look in another directory, use --root DIR.")
     elif others:
         text = "1 more job is" if others == 1 else f"{others} more jobs are"
@@ -323,6 +327,7 @@ def _job_facts(out: Output, detail: model.JobDetail) -> list[tuple[str, Value]]:
         ("supervisor", _process(job.supervisor)),
         ("script", " ".join(detail.script) or None),
         ("log", job.log),
+        ("application", job.application),
         ("versions", versions or None),
         ("directory", job.directory),
     ]
@@ -379,9 +384,12 @@ def print_log(path: Path, lines: int, *, follow: bool) -> None:
 
 def _log_path(summary: model.JobSummary) -> Path:
     if summary.log is None:
+        where = "wherever it was started"
+        if (summary.application or "").startswith("application_"):
+            where = f"the logs of YARN: yarn logs -applicationId {summary.application}"
         raise NotFoundError(
             f"job {summary.name!r} has no log known to Turnback: it was not started with "
-            "turnback run, so its output went to wherever it was started"
+            f"turnback run, so its output went to {where}"
         )
     path = Path(summary.log)
     if not path.is_file():

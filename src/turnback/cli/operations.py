@@ -13,7 +13,9 @@ from turnback.cli.command import Command, Group, argument, command, flag
 from turnback.cli.context import Cli, ExitCode, RequestFailedError, TimedOutError
 from turnback.cli.output import Column
 from turnback.cli.parameters import (
+    application_option,
     arguments_argument,
+    find_job_in,
     job_argument,
     program_of_job,
     whole_job_argument,
@@ -91,6 +93,7 @@ class OptionalDirectoryCommand(Command):
 @label_option
 @note_option
 @format_option
+@application_option
 @no_wait_option
 @timeout_option
 def savepoint(
@@ -100,6 +103,7 @@ def savepoint(
     label: str | None,
     note: str | None,
     format: str | None,
+    application: str | None,
     no_wait: bool,
     timeout: str | None,
 ) -> ExitCode | None:
@@ -108,7 +112,7 @@ def savepoint(
     The job continues to run. Prints the location of the savepoint. Ctrl-C stops waiting, but does
     not stop the savepoint.
     """
-    job = cli.job(job_name, whole=True)
+    job = find_job_in(cli, job_name, application)
     options = SavepointOptions(directory, format, label, note)
     return _request(cli, job, "savepoint", no_wait, timeout, options)
 
@@ -127,6 +131,7 @@ def savepoint(
 @label_option
 @note_option
 @format_option
+@application_option
 @yes_option
 @no_wait_option
 @timeout_option
@@ -139,6 +144,7 @@ def stop(
     label: str | None,
     note: str | None,
     format: str | None,
+    application: str | None,
     yes: bool,
     no_wait: bool,
     timeout: str | None,
@@ -150,7 +156,7 @@ def stop(
     """
     if savepoint is not None and no_savepoint:
         raise ConfigurationError("--savepoint and --no-savepoint cannot be used together")
-    job = cli.job(job_name, whole=True)
+    job = find_job_in(cli, job_name, application)
     options = SavepointOptions(savepoint, format, label, note)
     cli.confirm(f"Stop job {job.name!r}?", yes)
     wanted = True if savepoint is not None else (False if no_savepoint else None)
@@ -166,18 +172,25 @@ def stop(
 )
 @whole_job_argument
 @savepoint_option
+@application_option
 @yes_option
 @no_wait_option
 @timeout_option
 def cancel(
-    cli: Cli, job_name: str, savepoint: str | None, yes: bool, no_wait: bool, timeout: str | None
+    cli: Cli,
+    job_name: str,
+    savepoint: str | None,
+    application: str | None,
+    yes: bool,
+    no_wait: bool,
+    timeout: str | None,
 ) -> ExitCode | None:
     """Cancel a job immediately.
 
     Records read since the newest checkpoint are read again on the next start. With -s, the job
     takes a savepoint first.
     """
-    job = cli.job(job_name, whole=True)
+    job = find_job_in(cli, job_name, application)
     options = SavepointOptions(savepoint)
     cli.confirm(f"Cancel job {job.name!r}?", yes)
     return _request(cli, job, "cancel", no_wait, timeout, options, savepoint is not None)

@@ -15,6 +15,7 @@ from turnback.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
+    JobNotFoundError,
     NotFoundError,
     StateError,
     StorageError,
@@ -23,6 +24,7 @@ from turnback.errors import (
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch
+    from turnback.views.job import Job
 
 _AT_ONCE = {"timeout": "2 s", "connect_timeout": "1 s", "max_retries": "0"}
 """So long an object store may take where its answer can be done without."""
@@ -76,6 +78,31 @@ state_option = click.option(
     "--state", metavar="UID/NAME", help="One state. NAME alone is enough if it is unique."
 )
 yes_option = flag("--yes", "-y", help="Do not ask.")
+application_option = click.option(
+    "-yid",
+    "--yarnapplicationId",
+    "application",
+    metavar="APPLICATION",
+    help="Only a job whose newest attempt ran in this application of YARN. As in Flink, but never "
+    "needed: the name of a job is enough.",
+)
+
+
+def find_job_in(cli: Cli, name: str, application: str | None) -> Job:
+    """Return the job with this full name or id; in this application, if one is given.
+
+    Raises:
+        JobNotFoundError: There is no such job, or it runs elsewhere.
+    """
+    job = cli.job(name, whole=True)
+    ran = job.summary().application
+    if application is not None and application != ran:
+        where = f"its newest attempt is in {ran}" if ran else "it has not run on a cluster"
+        raise JobNotFoundError(
+            f"job {job.name!r} is not in application {application}: {where}. "
+            "Leave -yid out, or see which jobs are there: turnback list -a -yid " + application
+        )
+    return job
 
 
 def find_state(text: str, ids: Collection[tuple[str, str]], where: str) -> tuple[str, str]:

@@ -136,3 +136,6 @@ class Engine(Protocol):
 
     def web_ui(self) -> str | None:
         """The address of the engine's own web pages, if it has any."""
+
+    def application(self) -> str | None:
+        """What the cluster calls the application that the job runs in, if it runs on one."""

@@ -417,6 +417,7 @@ class JobRunner:
             checkpoint=own.number if own else None,
             log=str(self.spec.run.log) if self.spec.run else None,
             spark_ui=self._engine.web_ui(),
+            application=self._engine.application(),
         )
         self._write_status(self._restarts.state, update)
 

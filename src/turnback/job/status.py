@@ -198,6 +198,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         log: The driver's log file, on its machine.
         limits: When it counts as stalled.
         spark_ui: Where Spark's own web pages about the driver are, if it has any.
+        application: What the cluster calls the application that it runs in, if it runs on one.
         restore: What it restores just now, once that has taken some seconds.
         notices: What people should know although the job runs.
     """
@@ -221,6 +222,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     limits: WatchLimits = WatchLimits()
     spark_ui: str | None = None
+    application: str | None = None
     restore: RestoreProgress | None = None
     notices: tuple[str, ...] = ()
 
@@ -239,6 +241,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     log: str | UnsetType | None = UNSET
     limits: WatchLimits | UnsetType = UNSET
     spark_ui: str | UnsetType | None = UNSET
+    application: str | UnsetType | None = UNSET
     restore: RestoreProgress | UnsetType | None = UNSET
     notices: tuple[str, ...] | UnsetType = UNSET
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from os.path import split
+from os.path import abspath, split
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -214,12 +214,15 @@ class SparkEngine:
             reader = reader.option("maxFilesPerTrigger", limit.files)
         if limit.bytes is not None:
             reader = reader.option("maxBytesPerTrigger", limit.bytes)
-        if single_file(path):
+        if _SCHEME.match(path):
+            return reader.load(path)
+        local = abspath(path)  # noqa: PTH100 - as Spark: links stay
+        if single_file(local):
             # Spark's file source takes directories, and patterns that choose files in them.
-            directory, name = map(literal_pattern, split(path))
+            local, name = map(literal_pattern, split(local))
             reader = reader.option("pathGlobFilter", name)
-            path = directory or "."
-        return reader.load(path)
+        # Without a scheme, Spark would look in fs.defaultFS, which is HDFS on most clusters.
+        return reader.load(f"file://{local}")
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:
         data, element_type = encode_collection(elements, type)
@@ -244,6 +247,9 @@ class SparkEngine:
 
     def web_ui(self) -> str | None:
         return self._spark.sparkContext.uiWebUrl
+
+    def application(self) -> str | None:
+        return None if self.is_local else self._spark.sparkContext.applicationId
 
 
 class SparkQuery:
@@ -440,6 +446,7 @@ class TaskReruns:
         return any(s and (s.currentAttemptId > 0 or s.numFailedTasks > 0) for s in stages)
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _FILE = re.compile(
     r"\[FAILED_READ_FILE(?P<gone>\.FILE_NOT_EXIST)?[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)"
 )

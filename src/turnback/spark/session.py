@@ -17,7 +17,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from py4j.protocol import Py4JNetworkError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -106,6 +106,8 @@ _HINT = (
     f"Temurin {_OLDEST_JAVA}) and put it on PATH or set JAVA_HOME."
 )
 _DEPLOY_MODE = "spark.submit.deployMode"
+_TIME_ZONE = "spark.sql.session.timeZone"
+_UTC = "UTC"
 _WORKER_PYTHON = "spark.pyspark.python"
 _JVM_ENDED = "JAVA_GATEWAY_EXITED"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -205,6 +207,8 @@ def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
     try:
         with settings_file(settings):
             start_jvm()
+        if master is None and not SparkConf().contains(_TIME_ZONE):  # spark-submit gave none
+            builder = builder.config(_TIME_ZONE, settings.get(_TIME_ZONE, _UTC))
         return builder.getOrCreate()
     except (Py4JNetworkError, OSError, PySparkRuntimeError) as error:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
@@ -230,7 +234,7 @@ def _defaults(master: str | None) -> dict[str, str]:
     settings = {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
+        _TIME_ZONE: _UTC,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

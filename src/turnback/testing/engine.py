@@ -298,6 +298,9 @@ class LocalEngine:
     def web_ui(self) -> str | None:
         return None
 
+    def application(self) -> str | None:
+        return None
+
     def check_alive(self) -> None:
         """Raise `StorageError` if the driver was killed, so that whatever it does fails."""
         if self.is_killed:

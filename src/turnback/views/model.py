@@ -132,6 +132,8 @@ class JobSummary(View, frozen=True, kw_only=True):
         cause: Why it failed or is restarting.
         log: The log file of the driver, on the driver's machine.
         spark_ui: Where Spark's own web pages are while it runs, if Spark has them.
+        application: The application that its newest attempt ran in, such as that of YARN; None if
+            it did not run on a cluster.
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
         lag: Of all its sources together, while it runs.
@@ -156,6 +158,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     supervisor: Process | None = None
     log: str | None = None
     spark_ui: str | None = None
+    application: str | None = None
     records_in: int = 0
     records_per_s: float | None = None
     lag: Lag | None = None

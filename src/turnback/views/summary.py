@@ -71,6 +71,7 @@ def _summary(
         cause=None if status.state is JobState.RUNNING and alive.state in ACTIVE else status.cause,
         log=status.log,
         spark_ui=_web_address(status.spark_ui) if alive.has_live_driver else None,
+        application=status.application,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if reports else None,
         lag=_total_lag(_current_metrics(status, alive).lag.values()),

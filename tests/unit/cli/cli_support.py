@@ -110,6 +110,7 @@ def make_job(
     state: JobState = JobState.FINISHED,
     cause: str | None = None,
     metrics: Metrics | None = None,
+    application: str | None = None,
 ) -> FakeJob:
     """A job with two checkpoints, a failed one, a program, and a status."""
     job = FakeJob(str(root), name)
@@ -143,7 +144,7 @@ def make_job(
         )
     )  # fmt: skip
     said = {"attempt": attempt, "epoch": 2, "checkpoint": 3, "cause": cause}
-    update = StatusUpdate(**said, metrics=metrics or Metrics())
+    update = StatusUpdate(**said, metrics=metrics or Metrics(), application=application)
     job.directory.write_status(state, job.info.job_id, update)
     return job
 

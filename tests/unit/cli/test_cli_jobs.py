@@ -318,6 +318,21 @@ def test_a_log_that_is_not_here_is_said_to_be_elsewhere(shell, tmp_path: Path) -
     assert "turnback run" in done.err
 
 
+def test_jobs_of_an_application_of_yarn(shell) -> None:
+    make_job(shell.root, "here", JobState.RUNNING, application="application_17_0001")
+    make_job(shell.root, "there", JobState.RUNNING, application="application_17_0002")
+    make_job(shell.root, "nowhere", JobState.RUNNING)
+    found = shell("list", "-yid", "application_17_0001", "--json").json
+    assert [(job["name"], job["application"]) for job in found] == [("here", "application_17_0001")]
+    assert "application_17_0001" in shell("status", "here").out
+    done = shell("list", "-yid", "application_17_0003")
+    assert (done.code, len(done.lines)) == (0, 1)
+    assert "no jobs of application_17_0003" in done.err
+    done = shell("logs", "here")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "yarn logs -applicationId application_17_0001" in done.err
+
+
 def test_a_log_of_a_job_that_does_not_exist(shell) -> None:
     make_job(shell.root, "orders")
     done = shell("logs", "ordres")

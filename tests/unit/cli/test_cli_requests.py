@@ -85,6 +85,25 @@ def test_a_wrong_timeout_is_refused_before_anything_is_asked(shell, job, words):
     assert Requests(job.storage).open() == []
 
 
+@pytest.mark.parametrize("words", [["savepoint"], ["stop", "--yes"], ["cancel", "--yes"]])
+def test_yid_as_in_flink_is_checked_before_anything_is_asked(shell, words):
+    job = make_job(shell.root, "orders", JobState.RUNNING, application="application_17_0001")
+    for wrong in ("application_17_0002", "17"):
+        done = shell(*words, "orders", "-yid", wrong)
+        assert done.code == ExitCode.NOT_FOUND
+        assert wrong in done.err and "application_17_0001" in done.err
+    assert Requests(job.storage).open() == []
+    for right in (["-yid", "application_17_0001"], ["--yarnapplicationId=application_17_0001"]):
+        assert shell(*words, *right, "orders", "--no-wait").code == 0
+    assert len(Requests(job.storage).open()) == 2
+
+
+def test_yid_of_a_job_that_ran_on_no_cluster(shell, job):
+    done = shell("stop", "orders", "-yid", "application_17_0001", "--yes")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "not run on a cluster" in done.err
+
+
 def test_no_wait_and_timeout_contradict_each_other(shell, job):
     assert shell("savepoint", "orders", "--no-wait", "--timeout", "1 s").code == ExitCode.USAGE
     assert Requests(job.storage).open() == []
