@@ -22,6 +22,8 @@ from turnback import CollectSink, WatermarkStrategy
 from turnback.driver.attempt import Attempt
 from turnback.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.job.history import FilesChanged, JobEnded
+from turnback.spark import worker as commands
+from turnback.storage.local import LocalStorage
 
 __all__ = ["fed"]
 
@@ -244,6 +246,32 @@ def test_a_source_with_another_number_of_streams_is_refused(jobs: Jobs) -> None:
 def spark_jobs(jobs: Jobs) -> int:
     """How many jobs this Spark application has run so far."""
     return int(jobs.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def test_commands_of_many_tasks_go_through_files(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each partition: a task that read that of another one would begin to count anew."""
+    monkeypatch.setattr(commands, "LARGE", 0)
+    monkeypatch.setattr(commands, "_PART", 1)
+    written: list[str] = []
+    put = LocalStorage.put
+
+    def noting(storage: LocalStorage, path: str, data: bytes) -> None:
+        written.append(path)
+        put(storage, path, data)
+
+    monkeypatch.setattr(LocalStorage, "put", noting)
+    for _ in range(3):
+        jobs.feed("events", *({"k": key} for key in "abcdefgh"))
+    env = jobs.env(parallelism=3)
+    events = jobs.files(env, "events", SCHEMA)
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    env.execute("job", bounded=True)
+    assert jobs.out() == counted("abcdefgh" * 3)
+    orders = [path for path in written if "/order-" in path]
+    assert {path.rpartition("-")[2] for path in orders} == {"0", "1", "2"}
+    assert not list(jobs.root.rglob("order-*"))
 
 
 def test_one_spark_job_per_epoch(jobs: Jobs) -> None:
