@@ -156,12 +156,6 @@ GCS_OPTIONS = (
         parse=text,
         secret=True,
     ),
-    _store(
-        "gcs.skip-signature",
-        "Whether to send requests without credentials, for public buckets.",
-        "false",
-        parse=flag,
-    ),
     *_client("gcs"),
 )
 AZURE_OPTIONS = (
@@ -179,12 +173,6 @@ AZURE_OPTIONS = (
         parse=text,
     ),
     _store("azure.client-secret", "Secret of a service principal.", parse=text, secret=True),
-    _store(
-        "azure.skip-signature",
-        "Whether to send requests without credentials, for public containers.",
-        "false",
-        parse=flag,
-    ),
     *_client("azure"),
 )
 STORAGE_PREFIXES = ("s3.", "hdfs.", "gcs.", "azure.")

@@ -254,9 +254,9 @@ class GcsStorage(ObjectStorage):
 
     - gcs_service_account: the file with the key of a service account, on every machine;
     - gcs_service_account_key: that key itself, as JSON;
-    - gcs_endpoint, gcs_skip_signature, and gcs_allow_http, gcs_allow_invalid_certificates,
-      gcs_proxy_url, gcs_timeout, gcs_connect_timeout, gcs_max_retries, gcs_retry_timeout, which
-      are what `S3Storage` calls so.
+    - gcs_endpoint, gcs_allow_http, gcs_allow_invalid_certificates, gcs_proxy_url, gcs_timeout,
+      gcs_connect_timeout, gcs_max_retries, gcs_retry_timeout: without the prefix, those of
+      `S3Storage`.
 
     The bucket must exist. Large files are uploaded in parts; let its life cycle remove incomplete
     uploads.
@@ -290,9 +290,9 @@ class AzureStorage(ObjectStorage):
 
     - azure_account_key; azure_sas_token; or azure_tenant_id, azure_client_id and
       azure_client_secret of a service principal;
-    - azure_endpoint, azure_skip_signature, and azure_allow_http, azure_allow_invalid_certificates,
-      azure_proxy_url, azure_timeout, azure_connect_timeout, azure_max_retries,
-      azure_retry_timeout, which are what `S3Storage` calls so.
+    - azure_endpoint, azure_allow_http, azure_allow_invalid_certificates, azure_proxy_url,
+      azure_timeout, azure_connect_timeout, azure_max_retries, azure_retry_timeout: without the
+      prefix, those of `S3Storage`.
 
     The container must exist. Azure takes a backslash for a slash and drops a dot at the end of a
     name, so paths that have one are refused.

@@ -134,7 +134,7 @@ def test_unusable_s3_options(options: dict[str, str], message: str) -> None:
 def test_google_and_azure(uri: str, expected: str) -> None:
     options = {
         "region": "eu-west-1",
-        "gcs_skip_signature": "true",
+        "gcs_max_retries": "3",
         "gcs_timeout": "30 s",
         "azure_account_key": "aGlkZGVu",
         "azure_max_retries": "2",
@@ -157,7 +157,7 @@ def test_google_and_azure(uri: str, expected: str) -> None:
         ("gs://bucket", {"gcs_timeout": "soon"}, "gcs_timeout"),
         ("gs://bucket", {"gcs_service_account": "/no/such/file"}, "cannot use gs://bucket"),
         ("gs://bucket", {"gcs_service_account_key": "{}"}, "cannot use gs://bucket"),
-        ("gs://bucket", {"gcs_skip_signature": "perhaps"}, "cannot use gs://bucket"),
+        ("gs://bucket", {"gcs_max_retries": "many"}, "cannot use gs://bucket"),
         (CONTAINER, {"azure_acount_key": "x"}, "did you mean 'azure_account_key'"),
         (CONTAINER, {"azure_endpoint": "http://127.0.0.1:1"}, "set azure_allow_http"),
         (CONTAINER, {"azure_account_key": "not base64!"}, "cannot use abfss://box@account"),
@@ -182,7 +182,6 @@ def test_unusable_options_of_google_and_azure(
 def test_another_endpoint_without_tls_from_the_environment(
     uri: str, endpoint: str, allow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
     monkeypatch.setenv(endpoint, "http://127.0.0.1:1")
     with pytest.raises(ConfigurationError, match="allow_http"):
         open_storage(uri)
