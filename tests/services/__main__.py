@@ -14,6 +14,8 @@ from pathlib import Path
 
 from _pytest.outcomes import Failed, Skipped
 
+from services.azure import azure_server
+from services.gcs import gcs_server
 from services.hdfs import hdfs_cluster
 from services.kafka import connector_jars, kafka_broker
 from services.kinesis import REGION, kinesis_server
@@ -71,6 +73,18 @@ def _s3(directory: Path) -> Iterator[Addresses]:
 
 
 @contextmanager
+def _gcs(directory: Path) -> Iterator[Addresses]:
+    with gcs_server(directory) as server:
+        yield {"root": server.create_bucket("turnback"), **server.environment}
+
+
+@contextmanager
+def _azure(directory: Path) -> Iterator[Addresses]:
+    with azure_server(directory) as server:
+        yield {"root": server.create_bucket("turnback"), **server.environment}
+
+
+@contextmanager
 def _hdfs(directory: Path) -> Iterator[Addresses]:
     with hdfs_cluster() as cluster:
         yield {"root": cluster.root()}
@@ -84,6 +98,8 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Addresses]]] = {
     "rabbitmq": _rabbitmq,
     "kinesis": _kinesis,
     "s3": _s3,
+    "gcs": _gcs,
+    "azure": _azure,
     "hdfs": _hdfs,
 }
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from _pytest.outcomes import Failed, Skipped
 
+from services.azure import emulator
 from services.delta import delta_settings
 from services.hdfs import cluster_jars
 from services.java import java_options
@@ -26,6 +27,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "HDFS's jars": cluster_jars,
     "YARN's jars": server_jars,
     "the S3 gateway": gateway,
+    "Azure's emulator": emulator,
 }
 
 

@@ -6,6 +6,8 @@ packages=""
 need() { command -v "$1" >/dev/null 2>&1 || packages="$packages $2"; }
 need chromium chromium
 need strace strace
+need node nodejs
+need npm npm
 need mariadbd mariadb-server
 need redis-server redis-server
 need rabbitmq-server rabbitmq-server

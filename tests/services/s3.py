@@ -29,6 +29,11 @@ class S3Server:
     directory: Path
     pid: int
 
+    missing_bucket = "NoSuchBucket"
+    refused = "SignatureDoesNotMatch|403"
+    flat = False  # over a directory; Amazon's is
+    "Whether a name can be that of an object and of a directory."
+
     @property
     def port(self) -> int:
         """The port on 127.0.0.1."""
@@ -37,13 +42,28 @@ class S3Server:
     @property
     def options(self) -> dict[str, str]:
         """What `open_storage` needs to reach it."""
+        return self.options_at(self.port)
+
+    def options_at(self, port: int) -> dict[str, str]:
+        """The same through another port."""
         return {
-            "endpoint": self.endpoint,
+            "endpoint": f"http://127.0.0.1:{port}",
             "access_key_id": _ACCESS_KEY,
             "secret_access_key": _SECRET_KEY,
             "region": "us-east-1",
             "allow_http": "true",
         }
+
+    def named(self, options: dict[str, str]) -> dict[str, str]:
+        """Options of every store, by the names that they have for this one."""
+        return options
+
+    def wrong_secrets(self) -> dict[str, str]:
+        """A well-formed key that is not this server's."""
+        return {"secret_access_key": "wrong"}
+
+    def bucket_uri(self, name: str) -> str:
+        return f"s3://{name}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -59,7 +79,7 @@ class S3Server:
     def create_bucket(self, name: str) -> str:
         """Create a bucket if need be and return its URI."""
         (self.directory / name).mkdir(exist_ok=True)
-        return f"s3://{name}"
+        return self.bucket_uri(name)
 
 
 @contextmanager

@@ -620,7 +620,10 @@ class StreamExecutionEnvironment:
         return int(self.configuration.value("pipeline.max-parallelism"))
 
     def set_storage_options(self, **options: str) -> Self:
-        """Set how storages are reached; see `S3Storage` and `HdfsStorage` for all options."""
+        """Set how storages are reached.
+
+        `S3Storage`, `GcsStorage`, `AzureStorage` and `HdfsStorage` describe all options.
+        """
         self._editor.replace(STORAGE_PREFIXES, from_storage_options(options))
         return self
 

@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 100 << 20
 # Long enough for a slow store, short enough for a person who waits.
-_S3_TIMEOUTS = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s"}
+_QUICK = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s", "max_retries": "1"}
 _QUICK_STORAGE = {
-    "s3": _S3_TIMEOUTS | {"max_retries": "1"},
+    "s3": _QUICK,
+    "gs": {f"gcs_{name}": value for name, value in _QUICK.items()},
+    "abfss": {f"azure_{name}": value for name, value in _QUICK.items()},
     "hdfs": {"hdfs_timeout": "20 s", "hdfs_retry_timeout": "10 s"},
 }
 _STORAGE_ADVICE = {
     "s3": "check the endpoint and credentials: turnback config s3",
+    "gs": "check the bucket and credentials: turnback config gcs",
+    "abfss": "check the container and credentials: turnback config azure",
     "hdfs": "check the address, HADOOP_CONF_DIR and the permissions of the user",
 }
 
@@ -199,10 +203,10 @@ def installed_version(name: str) -> str | None:
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
     """Check that files can be written, read and deleted in a directory or another storage."""
     from turnback.storage.local import LocalStorage
-    from turnback.storage.locations import display_path
+    from turnback.storage.locations import display_path, storage_scheme
     from turnback.storage.open import open_storage
 
-    scheme = uri.lower().partition("://")[0].replace("s3a", "s3")
+    scheme = storage_scheme(uri.partition("://")[0])
     path = f"_doctor-{uuid.uuid4().hex}"
     data = b"turnback doctor"
     local = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -104,21 +105,91 @@ HDFS_OPTIONS = (
         **_TIME,
     ),
 )
-STORAGE_PREFIXES = ("s3.", "hdfs.")
+
+
+def _store(key: str, doc: str, default: str | None = None, **more: Any) -> Option:
+    """The key of an option of `GcsStorage` or `AzureStorage`, which has the same name."""
+    return Option(key, doc=doc, default=default, field=re.sub("[.-]", "_", key), **more)
+
+
+def _client(store: str) -> tuple[Option, ...]:
+    """The keys of how requests are sent to a store."""
+    return (
+        _store(
+            f"{store}.allow-http",
+            "Whether an endpoint without TLS is allowed.",
+            "false",
+            parse=flag,
+        ),
+        _store(
+            f"{store}.allow-invalid-certificates",
+            "Whether invalid TLS certificates are accepted. For tests only.",
+            "false",
+            parse=flag,
+        ),
+        _store(f"{store}.proxy-url", "Proxy for requests to the store.", parse=text, secret=True),
+        _store(f"{store}.timeout", "Timeout of one request.", "2 min", **_TIME),
+        _store(f"{store}.connect-timeout", "Timeout of a connection attempt.", "5 s", **_TIME),
+        _store(
+            f"{store}.retry-timeout", "Maximum time to retry a failed request.", "3 min", **_TIME
+        ),
+        _store(
+            f"{store}.max-retries",
+            "Maximum number of retries of a failed request.",
+            "10",
+            parse=count(0, 1_000),
+        ),
+    )
+
+
+GCS_OPTIONS = (
+    _store("gcs.endpoint", "Endpoint of the object store. Not needed for Google's.", parse=text),
+    _store(
+        "gcs.service-account",
+        "File with the key of a service account, on every machine. When nothing is set, the "
+        "variable `GOOGLE_APPLICATION_CREDENTIALS` or the machine's account counts.",
+        parse=text,
+    ),
+    _store(
+        "gcs.service-account-key",
+        "The key of a service account itself, as JSON.",
+        parse=text,
+        secret=True,
+    ),
+    *_client("gcs"),
+)
+AZURE_OPTIONS = (
+    _store(
+        "azure.endpoint",
+        "Endpoint of the Blob service. Not needed for Azure: the URL names the account.",
+        parse=text,
+    ),
+    _store("azure.account-key", "Access key of the storage account.", parse=text, secret=True),
+    _store("azure.sas-token", "Shared access signature.", parse=text, secret=True),
+    _store("azure.tenant-id", "Tenant (directory) of a service principal.", parse=text),
+    _store(
+        "azure.client-id",
+        "Application of a service principal, or of a managed identity that a user assigned.",
+        parse=text,
+    ),
+    _store("azure.client-secret", "Secret of a service principal.", parse=text, secret=True),
+    *_client("azure"),
+)
+STORAGE_PREFIXES = ("s3.", "hdfs.", "gcs.", "azure.")
 """What the keys of storages begin with."""
 
-_STORAGE_OPTIONS = (*S3_OPTIONS, *HDFS_OPTIONS)
+_STORAGE_OPTIONS = (*S3_OPTIONS, *HDFS_OPTIONS, *GCS_OPTIONS, *AZURE_OPTIONS)
 _BY_FIELD = {option.field: option for option in _STORAGE_OPTIONS}
 
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
-    """Options of `S3Storage` and `HdfsStorage` for configuration keys; other keys are ignored."""
+    """Options of storages for configuration keys; other keys are ignored."""
     given = {o.field: settings[o.key] for o in _STORAGE_OPTIONS if o.key in settings}
     return {name: _negated(name, value) for name, value in given.items()}
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration keys for options of `S3Storage` and `HdfsStorage`."""
+    """Configuration keys for options of storages."""
     settings = {}
     for name, value in options.items():
         option = _BY_FIELD.get(name)

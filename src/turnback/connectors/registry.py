@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 import msgspec
 
 from turnback.connectors.files.staging import KIND as FILE
-from turnback.connectors.files.staging import StagedFile, explain_file
+from turnback.connectors.files.staging import decode_files, explain_files
 from turnback.connectors.tables.files import TABLE_KINDS, TableTransaction
 from turnback.errors import SinkError
 from turnback.sinks.base import CommitterContext, Sink, TransactionInfo, handle_kind, sink_label
@@ -69,7 +69,7 @@ def explain_handle(
     if kind in _INLINE:
         return explain_inline(kind, transaction, ctx)
     if kind == FILE:
-        return explain_file(StagedFile.decode(transaction, ctx), None)
+        return explain_files(decode_files(transaction, ctx), None)
     if kind == STAGED:
         info = StagedTask.decode(transaction, sink).explain(ctx)
         topic = description.get("topics") or description.get("topic")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
 
 _OPTIONS = {option.field: option for option in HDFS_OPTIONS}
-OPTION_PREFIX = "hdfs_"
-"""What the names of all options begin with: those of several storages are given together."""
 _FAILURES = (OSError, RuntimeError, NotImplementedError)
 _PART = 4 << 20
 _BYTES_A_SECOND = 1 << 20

@@ -10,6 +10,8 @@ from turnback.core.ids import check_job_name, path_segment
 from turnback.errors import ConfigurationError
 
 _METADATA = "/_metadata.json"
+_SAME_SCHEME = {"s3a": "s3", "abfs": "abfss"}
+"""Hadoop's names of schemes, and ours."""
 
 
 def display_path(location: str) -> str:
@@ -26,9 +28,16 @@ def normalized(location: str) -> str:
     To tell whether two locations are the same, compare what `resolved` gives.
     """
     text = display_path(location.strip()).removesuffix(_METADATA)
-    if text.lower().startswith("s3a://"):
-        text = f"s3://{text[6:]}"
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        text = f"{storage_scheme(scheme)}://{rest}"
     return text.rstrip("/") or text
+
+
+def storage_scheme(scheme: str) -> str:
+    """Return the one name of a scheme that is written in several ways."""
+    name = scheme.lower()
+    return _SAME_SCHEME.get(name, name)
 
 
 def resolved(location: str) -> str:

@@ -6,18 +6,29 @@ import builtins
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote
 
 from turnback.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import Storage, split_path, split_prefix
-from turnback.storage.hdfs import OPTION_PREFIX, HdfsStorage
+from turnback.storage.hdfs import HdfsStorage
 from turnback.storage.local import LocalStorage
-from turnback.storage.s3 import S3Storage
+from turnback.storage.locations import storage_scheme
+from turnback.storage.s3 import AzureStorage, GcsStorage, S3Storage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_REMOTE: dict[str, Callable[[str, Mapping[str, str]], Storage]] = {
+    "s3": S3Storage,
+    "gs": GcsStorage,
+    "abfss": AzureStorage,
+    "hdfs": HdfsStorage,
+}
+_OPTION_PREFIXES = {"gs": "gcs_", "abfss": "azure_", "hdfs": "hdfs_"}
+"""What the names of options begin with; the others are those of S3."""
+_OF_AZURE = ("az", "azure", "adl", "wasb", "wasbs")
+"""Other schemes for Azure, whose URLs do not name the account or are out of use."""
 _LOCK = threading.Lock()
 _ROOTS: dict[str, dict[str, bytes]] = {}
 
@@ -111,9 +122,11 @@ def _directory(prefix: str) -> str:
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """Return the storage at a path or URI; nothing is created or contacted yet.
 
-    That is a path, 'file:///path', 'memory://name', 's3://bucket/prefix' ('s3a' is the same) or
-    'hdfs://namenode:port/path'. The options are those of all storages together, see `S3Storage`
-    and `HdfsStorage`. Raises `ConfigurationError` if one cannot be used.
+    That is a path, 'file:///path', 'memory://name', 's3://bucket/prefix' ('s3a' is the same),
+    'gs://bucket/prefix', 'abfss://container@account.dfs.core.windows.net/prefix' ('abfs' is the
+    same) or 'hdfs://namenode:port/path'. The options are those of all storages together, see
+    `S3Storage`, `GcsStorage`, `AzureStorage` and `HdfsStorage`. Raises `ConfigurationError` if one
+    cannot be used.
     """
     if not isinstance(uri, str):
         return LocalStorage(uri)
@@ -123,7 +136,7 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
     match = _SCHEME.fullmatch(re.sub(r"^file:/(?!/)", "file:///", uri))
     if match is None:
         return LocalStorage(Path(uri).expanduser())
-    scheme = match[1].lower()
+    scheme = storage_scheme(match[1])
     rest = match[2]
     if scheme == "file":
         if not rest.startswith("/"):
@@ -131,17 +144,20 @@ def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None 
         return LocalStorage(unquote(rest))
     if scheme == "memory":
         return MemoryStorage(rest)
-    if scheme in ("s3", "s3a"):
-        return S3Storage(f"s3://{rest}", _options_of(options, hdfs=False))
-    if scheme == "hdfs":
-        return HdfsStorage(f"hdfs://{rest}", _options_of(options, hdfs=True))
+    if scheme in _REMOTE:
+        return _REMOTE[scheme](f"{scheme}://{rest}", _options_of(scheme, options or {}))
+    hint = " (write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX)"
     raise ConfigurationError(
-        f"{uri}: unknown storage scheme {scheme!r}; use a plain path, file://, memory://, s3:// "
-        "or hdfs://"
+        f"{uri}: unknown storage scheme {scheme!r}{hint if scheme in _OF_AZURE else ''}; use a "
+        "plain path, file://, memory://, s3://, gs://, abfss:// or hdfs://"
     )
 
 
-def _options_of(options: Mapping[str, str] | None, *, hdfs: bool) -> dict[str, str]:
-    """Those options that are meant for HDFS, or those that are not."""
-    given = (options or {}).items()
-    return {name: value for name, value in given if name.startswith(OPTION_PREFIX) is hdfs}
+def _options_of(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Those options that are meant for the storages of a scheme."""
+    return {
+        name: value
+        for name, value in options.items()
+        if next((s for s, start in _OPTION_PREFIXES.items() if name.startswith(start)), "s3")
+        == scheme
+    }

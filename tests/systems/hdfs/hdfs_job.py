@@ -1,8 +1,8 @@
 """A job with its directory on HDFS: notes for each number of a key which one came before it.
 
-`python hdfs_job.py SETTINGS`, where SETTINGS is JSON: `root`, `input` and `output`; `save`, the
-directory of a savepoint with which the job stops when it has written something; `fork`, the
-savepoint from which another job starts.
+`python hdfs_job.py SETTINGS`, where SETTINGS is JSON: `root`, `input` and `output`; `partition_by`,
+columns of the output; `save`, the directory of a savepoint with which the job stops when it has
+written something; `fork`, the savepoint from which another job starts.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ def main() -> None:
     found = numbers.key_by("key").process(
         Before(), output_type="key string, n bigint, before bigint"
     )
-    found.uid("before").sink_to(FileSink(settings["output"], "json")).uid("output")
+    sink = FileSink(settings["output"], "json", partition_by=settings.get("partition_by", ()))
+    found.uid("before").sink_to(sink).uid("output")
     if "fork" in settings:
         env.execute("forked", bounded=True, start_from=settings["fork"], fork=True)
     elif "save" in settings:
         client = env.execute_async("numbers", bounded=False)
-        while not any(Path(settings["output"]).glob("part-*")):
+        while not any(Path(settings["output"]).rglob("part-*.json")):
             time.sleep(0.1)
         print(client.stop_with_savepoint(savepoint_directory=settings["save"]).result(300))
     else:

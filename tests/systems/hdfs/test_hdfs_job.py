@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -11,68 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from crash.driver import Driver
 from services.hdfs import HdfsCluster
+from systems.stored_job import EXPECTED, Place, write_source
 from turnback.checkpoint.log import CheckpointLog
 from turnback.job.directory import JobDirectory
 from verification import verify
 
-JOB = Path(__file__).with_name("hdfs_job.py")
-FILES = 14
-KEYS = 4
-EACH = 5
-"""Numbers of a key in a file."""
-EXPECTED = [(f"k{key}", n, n - 1) for key in range(KEYS) for n in range(FILES * EACH)]
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    directory = tmp_path / "in"
-    directory.mkdir()
-    for file in range(FILES):
-        numbers = range(file * EACH, (file + 1) * EACH)
-        rows = [json.dumps({"key": f"k{key}", "n": n}) for n in numbers for key in range(KEYS)]
-        path = directory / f"{file:03}.json"
-        path.write_text("\n".join(rows))
-        os.utime(path, (file, file))  # Spark reads files in the order of their times
-    return directory
-
-
-class Place:
-    """The job of a test: its drivers, and what it has written."""
-
-    def __init__(self, root: str, source: Path, directory: Path, java: str) -> None:
-        self.root = root
-        self._source = source
-        self._directory = directory
-        self._java = java
-        self._drivers: list[Driver] = []
-
-    def start(self, **settings: object) -> Driver:
-        environment = {
-            "JDK_JAVA_OPTIONS": self._java,
-            "SPARK_MASTER": "local[2]",
-            "TURNBACK_CONF_PARALLELISM_DEFAULT": "2",
-            "PYTHONPATH": f"{JOB.parent}:{Path(__file__).parents[3] / 'src'}",
-        }
-        place = self._directory / f"driver-{len(self._drivers)}"
-        paths = {"root": self.root, "input": str(self._source), "output": "out"} | settings
-        paths["output"] = str(self._directory / str(paths["output"]))
-        arguments = [json.dumps(paths)]
-        driver = Driver(arguments, place, place / "gate", environment, JOB)
-        self._drivers.append(driver)
-        return driver
-
-    def rows(self, output: str = "out") -> list[tuple[str, int, int]]:
-        """What an independent reader finds in the sink."""
-        found = (self._directory / output).rglob("*.json")
-        files = [path for path in found if not path.name.startswith((".", "_"))]
-        rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-        return [(row["key"], row["n"], row["before"]) for row in rows]
-
-    def close(self) -> None:
-        for driver in self._drivers:
-            driver.kill()
+    return write_source(tmp_path / "in")
 
 
 @pytest.fixture

@@ -175,6 +175,27 @@ def test_options_of_hdfs_set_in_code(tmp_path, monkeypatch):
     assert env.configuration.value("hdfs.timeout") == 6_000
 
 
+def test_options_of_google_and_azure(load):
+    configuration = load(
+        "gcs: {endpoint: 'http://127.0.0.1:9000', allow-http: yes, retry-timeout: 90000}\n"
+        "azure: {tenant-id: us, client-id: me}",
+        {"gcs.service-account-key": "hush", "azure.client-secret": "hush"},
+    )
+    options = storage_options(configuration)
+    assert options == {
+        "gcs_endpoint": "http://127.0.0.1:9000",
+        "gcs_service_account_key": "hush",
+        "gcs_allow_http": "true",
+        "gcs_retry_timeout": "90 s",
+        "azure_tenant_id": "us",
+        "azure_client_id": "me",
+        "azure_client_secret": "hush",
+    }
+    assert storage_options(load(code=from_storage_options(options))) == options
+    shown = {entry.key: entry.value_text for entry in configuration.entries()}
+    assert shown["gcs.service-account-key"] == shown["azure.client-secret"] == "****"
+
+
 def test_options_set_in_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = StreamExecutionEnvironment(configuration={"s3.region": "here"})

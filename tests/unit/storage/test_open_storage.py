@@ -6,8 +6,11 @@ import pytest
 from turnback.errors import ConfigurationError
 from turnback.storage.hdfs import HdfsStorage
 from turnback.storage.local import LocalStorage
+from turnback.storage.locations import normalized
 from turnback.storage.open import MemoryStorage, open_storage
-from turnback.storage.s3 import S3Storage
+from turnback.storage.s3 import AzureStorage, GcsStorage, S3Storage
+
+CONTAINER = "abfss://box@account.dfs.core.windows.net"
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "{}/"])
@@ -63,7 +66,10 @@ def test_s3(uri: str, expected: str) -> None:
     ("uri", "message"),
     [
         ("", "empty"),
-        ("gopher://host/path", r"unknown storage scheme 'gopher'; .*memory://, s3:// or hdfs://"),
+        (
+            "gopher://host/path",
+            r"unknown storage scheme 'gopher'; .*gs://, abfss:// or hdfs://",
+        ),
         ("file://host/path", "three slashes"),
         ("memory://", "memory://NAME"),
         ("hdfs://host:8020", "all of HDFS"),
@@ -73,6 +79,14 @@ def test_s3(uri: str, expected: str) -> None:
         ("hdfs://host/a:b", "no ':' in names"),
         ("s3://", "bucket"),
         ("s3:///path", "bucket"),
+        ("gs://", "no bucket: use gs://BUCKET/PREFIX"),
+        ("gs://bucket/a/../b", "not a path"),
+        ("abfss://box/path", "names no container and account: use abfss://CONTAINER@ACCOUNT"),
+        ("abfss://@account.dfs.core.windows.net/path", "names no container and account"),
+        ("abfss://box@account.blob.core.windows.net/path", "names no container and account"),
+        ("abfss://box@account.dfs.core.windows.net/a./b", "dot at the end"),
+        ("abfss://box@account.dfs.core.windows.net/a\\b", "a backslash"),
+        ("az://box/path", r"unknown storage scheme 'az' \(write abfss://CONTAINER@ACCOUNT"),
         ("s3://bucket/a/../b", "not a path"),
         ("s3://bucket/a//b", "not a path"),
         ("/tmp/a\0b", "not a directory"),
@@ -107,6 +121,74 @@ def test_unusable_s3_options(options: dict[str, str], message: str) -> None:
         open_storage("s3://bucket/x", options)
 
 
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("gs://bucket/a/b/", "gs://bucket/a/b"),
+        ("GS://bucket", "gs://bucket"),
+        (f"{CONTAINER}/a/b/", f"{CONTAINER}/a/b"),
+        (f"abfs{CONTAINER[5:]}/a", f"{CONTAINER}/a"),
+        ("abfss://box@me.dfs.core.chinacloudapi.cn", "abfss://box@me.dfs.core.chinacloudapi.cn"),
+    ],
+)
+def test_google_and_azure(uri: str, expected: str) -> None:
+    options = {
+        "region": "eu-west-1",
+        "gcs_max_retries": "3",
+        "gcs_timeout": "30 s",
+        "azure_account_key": "aGlkZGVu",
+        "azure_max_retries": "2",
+        "hdfs_timeout": "30 s",
+    }
+    storage = open_storage(uri, options)
+    assert isinstance(storage, GcsStorage if expected.startswith("gs") else AzureStorage)
+    assert storage.uri == expected
+    again = pickle.loads(pickle.dumps(storage))
+    assert (type(again), again.uri) == (type(storage), expected)
+    assert "aGlkZGVu" not in repr(storage)
+    assert normalized(f"{uri}/") == normalized(expected)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "message"),
+    [
+        ("gs://bucket", {"gcs_end_point": "x"}, r"'gcs_end_point' \(did you mean 'gcs_endpoint'"),
+        ("gs://bucket", {"gcs_endpoint": "http://127.0.0.1:1"}, "set gcs_allow_http"),
+        ("gs://bucket", {"gcs_timeout": "soon"}, "gcs_timeout"),
+        ("gs://bucket", {"gcs_service_account": "/no/such/file"}, "cannot use gs://bucket"),
+        ("gs://bucket", {"gcs_service_account_key": "{}"}, "cannot use gs://bucket"),
+        ("gs://bucket", {"gcs_max_retries": "many"}, "cannot use gs://bucket"),
+        (CONTAINER, {"azure_acount_key": "x"}, "did you mean 'azure_account_key'"),
+        (CONTAINER, {"azure_endpoint": "http://127.0.0.1:1"}, "set azure_allow_http"),
+        (CONTAINER, {"azure_account_key": "not base64!"}, "cannot use abfss://box@account"),
+        (CONTAINER, {"azure_max_retries": "many"}, "cannot use abfss://box@account"),
+    ],
+)
+def test_unusable_options_of_google_and_azure(
+    uri: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as failure:
+        open_storage(uri, options)
+    assert "not base64!" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "allow"),
+    [
+        ("gs://bucket", "GOOGLE_BASE_URL", "GOOGLE_ALLOW_HTTP"),
+        (CONTAINER, "AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP"),
+    ],
+)
+def test_another_endpoint_without_tls_from_the_environment(
+    uri: str, endpoint: str, allow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(endpoint, "http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="allow_http"):
+        open_storage(uri)
+    monkeypatch.setenv(allow, "true")
+    open_storage(uri)
+
+
 def test_an_endpoint_without_tls_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(ConfigurationError, match="allow_http"):
@@ -115,10 +197,15 @@ def test_an_endpoint_without_tls_from_the_environment(monkeypatch: pytest.Monkey
     open_storage("s3://bucket")
 
 
-def test_s3_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("uri", "extra"), [("s3://bucket", "s3"), ("gs://bucket", "gcs"), (CONTAINER, "azure")]
+)
+def test_object_stores_without_their_extra(
+    uri: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"turnback\[s3\]"):
-        open_storage("s3://bucket")
+    with pytest.raises(ConfigurationError, match=rf"turnback\[{extra}\]"):
+        open_storage(uri)
 
 
 def test_keys_are_not_shown() -> None:

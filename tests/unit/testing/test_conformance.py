@@ -116,6 +116,23 @@ def test_the_file_sink(check):
     assert Promise.OWNED in check(FileSink, read).kept
 
 
+def test_the_partitioned_file_sink(check):
+    import pyarrow.dataset as ds
+
+    def read(sink):
+        if not sink.path.exists():
+            return []
+        table = ds.dataset(sink.path, partitioning="hive").to_table()
+        if table.num_rows == 0:
+            return []
+        return list(zip(*(table[name].to_pylist() for name in POSTS.names), strict=True))
+
+    def made(path):
+        return FileSink(path, partition_by="post")
+
+    assert Promise.OWNED in check(made, read).kept
+
+
 @pytest.mark.usefixtures("without_processes")
 def test_the_collect_sink(check):
     def made(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from turnback.connectors.files.partitions import partition_columns, parts, rest_of
 from turnback.connectors.files.staging import (
     KIND,
     LeftFile,
@@ -26,11 +28,14 @@ from turnback.connectors.files.staging import (
     all_homes,
     attempt_directories,
     attempt_directory,
-    explain_file,
+    decode_files,
+    encode_files,
+    explain_files,
     left_files,
     new_name,
     staged_files,
     task_of,
+    writer_id,
 )
 from turnback.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
@@ -58,6 +63,8 @@ from turnback.values.columns import Batch, json_column, text_column
 
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000
+_HELD_BYTES = 128 * 1024 * 1024
+"""How much a task of a partitioned sink keeps in memory before it writes files."""
 
 
 class Encoder(ABC):
@@ -146,17 +153,22 @@ FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
 
 
 class FileWriter(GuardedWriter):
-    """Writes one hidden file, created with the first element."""
+    """Writes one hidden file, created with the first element.
 
-    def __init__(
-        self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
-    ) -> None:
+    Args:
+        sink: What is to be written, and where.
+        ctx: Who writes.
+        final: The path of the file when it is committed, relative to the sink's directory.
+    """
+
+    def __init__(self, sink: FileSink, ctx: WriterContext, final: str) -> None:
         super().__init__(ctx)
-        self._root = root
-        self._format = format_name
-        self._header = header
-        self._final = new_name(prefix, ctx, format_name)
-        self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
+        self._root = sink.path
+        self._format = sink.format
+        self._header = sink.header
+        self._final = final
+        name = PurePosixPath(final).name
+        self._staged = attempt_directory(sink.path, ctx) / (name + SUFFIX)
         self._file: BinaryIO | None = None
         self._encoder: Encoder | None = None
         self._rows = 0
@@ -172,6 +184,15 @@ class FileWriter(GuardedWriter):
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:
+        file = self.finish()
+        if file is None:
+            return None
+        with self._failures():
+            sync_upwards(self._staged.parent, self._root)
+        return file.encode()
+
+    def finish(self) -> StagedFile | None:
+        """Make the content of the file durable, but not yet its name; None if there is none."""
         require_open(self._closed, self._name)
         self._closed = True
         file = self._file
@@ -184,11 +205,10 @@ class FileWriter(GuardedWriter):
             os.fsync(file.fileno())
             length = file.tell()
             file.close()
-            sync_upwards(self._staged.parent, self._root)
         epoch = self._ctx.epoch
         partition = self._ctx.partition
         staged = self._staged.relative_to(self._root).as_posix()
-        return StagedFile(staged, self._final, length, self._rows, epoch, partition).encode()
+        return StagedFile(staged, self._final, length, self._rows, epoch, partition)
 
     def abort(self) -> None:
         self._closed = True
@@ -219,6 +239,68 @@ class FileWriter(GuardedWriter):
             ) from error
 
 
+class PartitionedFileWriter(GuardedWriter):
+    """Writes hidden files, one for each directory that rows belong to.
+
+    Rows are kept until there are so many that they must be written, or the epoch ends. Then they
+    are sorted by directory and written one file after the other: neither memory nor open files
+    depend on the number of directories.
+    """
+
+    def __init__(self, sink: FileSink, ctx: WriterContext) -> None:
+        super().__init__(ctx)
+        self._sink = sink
+        self._type = rest_of(ctx.type, sink.partition_by)
+        self._name_of_task = new_name(sink.prefix, ctx, sink.format)
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._current: FileWriter | None = None
+        self._files: list[StagedFile] = []
+
+    def _add(self, batch: Batch) -> None:
+        self._held.append(batch.arrow)
+        self._bytes += batch.arrow.nbytes
+        if self._bytes >= _HELD_BYTES:
+            self._write_held()
+
+    def prepare(self) -> bytes | None:
+        require_open(self._closed, self._name)
+        with self._failures():
+            if self._held:
+                self._write_held()
+            self._closed = True
+            if not self._files:
+                return None
+            with sink_errors(f"{self._name}: cannot write {self._sink.path}", (OSError,)):
+                sync_upwards(attempt_directory(self._sink.path, self._ctx), self._sink.path)
+        return encode_files(self._files)
+
+    def abort(self) -> None:
+        self._closed = True
+        self._held = []
+        if self._current is not None:
+            self._current.abort()
+        for file in self._files:
+            with suppress(OSError):
+                (self._sink.path / file.staged).unlink(missing_ok=True)
+
+    def _write_held(self) -> None:
+        held = self._held
+        self._held = []
+        self._bytes = 0
+        stem, _, extension = self._name_of_task.rpartition(".")
+        for part in parts(held, self._sink.partition_by, self._name):
+            name = f"{stem}-{len(self._files):06d}.{extension}"
+            writer = FileWriter(self._sink, self._ctx, f"{part.directory}/{name}")
+            self._current = writer
+            for batch in part.rows.to_batches():
+                writer.write(Batch(self._type, batch))
+            file = writer.finish()
+            self._current = None
+            if file is not None:
+                self._files.append(file)
+
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -242,7 +324,7 @@ class FileCommitter:
         1. find out which ones wait, before a record says that they may have been published
         2. record that they may be, then rename
         """
-        files = [StagedFile.decode(t, self._ctx) for t in transactions]
+        files = [file for t in transactions for file in decode_files(t, self._ctx)]
         if not files:
             return
         self._ownership.check()
@@ -253,12 +335,11 @@ class FileCommitter:
             self._publish(file)
         # Also when all were there: the process that renamed them may have died before this.
         with self._failures("sync", self._root):
-            sync_directory(self._root)
+            self._sync_directories(files)
         self._remove_duplicates(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        for transaction in transactions:
-            file = StagedFile.decode(transaction, self._ctx)
+        for file in [file for t in transactions for file in decode_files(t, self._ctx)]:
             staged = self._locate(file)
             with self._failures("remove", staged), suppress(FileNotFoundError):
                 if file.attempt is not None:
@@ -306,7 +387,7 @@ class FileCommitter:
                 path.unlink(missing_ok=True)
 
     def abort_orphans(self, known: Sequence[bytes]) -> None:
-        retained = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
+        retained = {self._root / file.staged for t in known for file in decode_files(t, self._ctx)}
         home = attempt_directory(self._root, self._ctx)
         with self._failures("clean", home):
             for path in list(home.iterdir()):
@@ -336,10 +417,33 @@ class FileCommitter:
         final = self._root / file.final
         with self._failures("commit", staged):
             try:
-                staged.rename(final)
+                self._rename(staged, final)
             except FileNotFoundError:
                 if not final.is_file():
                     raise self._lost(file) from None
+
+    def _rename(self, staged: Path, final: Path) -> None:
+        """Give a file its name, in a directory that is made for it unless it is the sink's."""
+        if final.parent != self._root:
+            make_directories(final.parent, Access.UMASK)
+            self._check_inside(final.parent)
+        try:
+            staged.rename(final)
+        except FileNotFoundError:
+            # A reader that takes files away may also remove the directory that it has emptied.
+            if final.parent.is_dir() or not staged.exists():
+                raise
+            make_directories(final.parent, Access.UMASK)
+            staged.rename(final)
+
+    def _sync_directories(self, files: Sequence[StagedFile]) -> None:
+        """Make the names of files durable, in directories that readers may have removed."""
+        folders = {folder for file in files for folder in PurePosixPath(file.final).parents}
+        inner = folders - {PurePosixPath()}
+        for folder in sorted(inner, key=lambda folder: len(folder.parts), reverse=True):
+            with suppress(FileNotFoundError):
+                sync_directory(self._root / folder)
+        sync_directory(self._root)
 
     def _lost(self, file: StagedFile) -> SinkError:
         return SinkError(
@@ -496,12 +600,20 @@ class FileSink(Sink):
       of them: for Spark's reader, `escape='"'`, `multiLine=True`, `nanValue="nan"`,
       `positiveInf="inf"`, `negativeInf="-inf"`, and `unbase64` on columns of bytes.
 
+    With `partition_by`, files are in directories such as `day=2026-11-18/hour=7`, as Hive and Spark
+    name them, and do not contain these columns. A null, and also an empty string, is
+    `__HIVE_DEFAULT_PARTITION__`, which readers take for a null; special characters are escaped
+    (`%3A`). Each task writes one file per directory and epoch, and more if it writes over 128 MB.
+    Give readers the types of the columns, or they guess: the string `07` would be a number.
+
     Args:
         path: The directory, relative to the driver's working directory; created if it does not
             exist.
         format: "parquet", "json" or "csv".
         prefix: The prefix of file names.
         header: Whether each CSV file starts with the names of the columns.
+        partition_by: Columns of strings, integers, booleans or dates, the outermost directory
+            first.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -514,6 +626,7 @@ class FileSink(Sink):
         *,
         prefix: str = "part",
         header: bool = True,
+        partition_by: str | Sequence[str] = (),
     ) -> None:
         if not isinstance(format, str) or format not in FORMATS:
             raise ConfigurationError(
@@ -525,9 +638,12 @@ class FileSink(Sink):
         self.format = format
         self.prefix = _prefix(prefix)
         self.header = header
+        self.partition_by = partition_columns(partition_by)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
+        if self.partition_by:
+            return PartitionedFileWriter(self, ctx)
+        return FileWriter(self, ctx, new_name(self.prefix, ctx, self.format))
 
     def check_target(self, ctx: CommitterContext) -> None:
         self._checked(ctx)
@@ -540,6 +656,8 @@ class FileSink(Sink):
 
     def _checked(self, ctx: CommitterContext) -> _KnownFiles:
         _check_directory(self.path)
+        if self.partition_by and ctx.type is not None:
+            rest_of(ctx.type, self.partition_by)
         ownership = _ownership(self.path, ctx)
         ownership.check_target()
         known = _KnownFiles(self.path, ctx, ownership.job_before())
@@ -552,23 +670,33 @@ class FileSink(Sink):
         return FileCommitter(self.path, ctx)
 
     def describe(self) -> dict[str, str]:
-        return {
+        description = {
             "kind": KIND,
             "path": str(self.path),
             "format": self.format,
             "prefix": self.prefix,
             "header": str(self.header).lower(),
         }
+        if self.partition_by:
+            description["partition_by"] = json.dumps(self.partition_by)
+        return description
 
     @classmethod
     def from_description(cls, description: Mapping[str, str]) -> FileSink:
         if "path" not in description:
             raise ConfigurationError("the description of a file sink has no path")
+        try:
+            columns = json.loads(description.get("partition_by", "[]"))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the description of a file sink has no columns in partition_by: {error}"
+            ) from None
         return cls(
             description["path"],
             description.get("format", "parquet"),
             prefix=description.get("prefix", "part"),
             header=description.get("header", "true") == "true",
+            partition_by=columns,
         )
 
     def unusable_here(self) -> str | None:
@@ -580,8 +708,7 @@ class FileSink(Sink):
         )
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
-        file = StagedFile.decode(transaction, ctx)
-        return explain_file(file, self.path)
+        return explain_files(decode_files(transaction, ctx), self.path)
 
     def list_orphans(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
         try:
@@ -590,19 +717,26 @@ class FileSink(Sink):
             raise SinkError(
                 f"cannot list its staged files in {self.path}: {error.strerror or error}"
             ) from error
-        return [
-            TransactionInfo(
-                what=f"{file.path.name} of attempt {file.attempt}",
-                id=str(file.path),
-                epoch=file.epoch,
-                bytes=file.length,
-                path=str(file.path),
-            )
-            for file in files
-        ]
+        tasks: dict[str, list[LeftFile]] = {}
+        for file in files:
+            tasks.setdefault(writer_id(str(file.path)), []).append(file)
+        return [_left_by(task, left) for task, left in tasks.items()]
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, {self.format!r})"
+
+
+def _left_by(task: str, files: Sequence[LeftFile]) -> TransactionInfo:
+    """Describe what a task has staged."""
+    first = files[0]
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return TransactionInfo(
+        what=f"{first.path.name}{more} of attempt {first.attempt}",
+        id=task,
+        epoch=first.epoch,
+        bytes=sum(file.length for file in files),
+        path=str(first.path),
+    )
 
 
 def _directory(path: str | os.PathLike[str]) -> Path:

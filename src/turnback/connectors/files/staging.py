@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -24,8 +24,11 @@ from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.local import LocalStorage
 
 KIND = "file"
-_VERSION = 1
-_STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprogress$")
+_VERSION = 2
+_STAGED_NAME = re.compile(
+    r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}(?P<number>-\d{6,})?\.[a-z]+\.inprogress$"
+)
+"""Only files of partitioned sinks, of which a task writes several, have a number."""
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -39,6 +42,11 @@ class StagedFile(msgspec.Struct, frozen=True):
     partition: int
 
     @property
+    def name(self) -> str:
+        """Its name without its directory."""
+        return PurePosixPath(self.final).name
+
+    @property
     def home(self) -> PurePosixPath:
         """Where its sink has one directory per attempt, relative to the sink's directory."""
         return PurePosixPath(self.staged).parent.parent
@@ -50,25 +58,75 @@ class StagedFile(msgspec.Struct, frozen=True):
         return int(name) if name.isdecimal() else None
 
     def encode(self) -> bytes:
-        return seal_handle(KIND, _VERSION, msgspec.msgpack.encode(self))
+        return seal_handle(KIND, 1, msgspec.msgpack.encode(self))
 
-    @classmethod
-    def decode(cls, data: bytes, ctx: CommitterContext) -> StagedFile:
-        """Read a transaction, and refuse names that lead out of the sink's directory."""
-        sink = sink_label(ctx.job, ctx.uid)
-        file = read_handle(KIND, _VERSION, data, cls, sink)
-        staged = PurePosixPath(file.staged)
+    def check(self, sink: str) -> None:
+        """Refuse names that lead out of the sink's directory, or that no writer would give."""
+        staged = PurePosixPath(self.staged)
+        final = PurePosixPath(self.final)
         if (
             staged.parts[:1] != (HIDDEN,)
-            or ".." in staged.parts
-            or staged.name != file.final + SUFFIX
-            or "\0" in file.staged + file.final
+            or ".." in (*staged.parts, *final.parts)
+            or final.is_absolute()
+            or any("=" not in part for part in final.parent.parts)
+            or staged.name != final.name + SUFFIX
+            or "\0" in self.staged + self.final
         ):
             raise SinkError(
                 f"{sink}: a prepared transaction names files outside of the sink's directory "
-                f"({file.staged!r} -> {file.final!r}); nothing was touched"
+                f"({self.staged!r} -> {self.final!r}); nothing was touched"
             )
-        return file
+
+
+class _NamedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a task, with what it does not share with the others."""
+
+    final: str
+    length: int
+    rows: int
+
+
+class _PartitionedFiles(msgspec.Struct, frozen=True):
+    """What a task of a partitioned sink has written, all in one directory for the time being."""
+
+    directory: str
+    epoch: int
+    partition: int
+    files: tuple[_NamedFile, ...]
+
+
+def encode_files(files: Sequence[StagedFile]) -> bytes:
+    """The transaction of a task of a partitioned sink."""
+    first = files[0]
+    directory = str(PurePosixPath(first.staged).parent)
+    named = tuple(_NamedFile(file.final, file.length, file.rows) for file in files)
+    body = _PartitionedFiles(directory, first.epoch, first.partition, named)
+    return seal_handle(KIND, _VERSION, msgspec.msgpack.encode(body))
+
+
+def decode_files(data: bytes, ctx: CommitterContext) -> list[StagedFile]:
+    """Read a transaction: the file of a task, or its files if the sink is partitioned."""
+    sink = sink_label(ctx.job, ctx.uid)
+    if read_handle(KIND, _VERSION, data, dict, sink).keys() >= {"files"}:
+        body = read_handle(KIND, _VERSION, data, _PartitionedFiles, sink)
+        files = [
+            StagedFile(
+                f"{body.directory}/{PurePosixPath(named.final).name}{SUFFIX}",
+                named.final,
+                named.length,
+                named.rows,
+                body.epoch,
+                body.partition,
+            )
+            for named in body.files
+        ]
+    else:
+        files = [read_handle(KIND, _VERSION, data, StagedFile, sink)]
+    if not files:
+        raise SinkError(f"{sink}: a prepared transaction names no files; nothing was touched")
+    for file in files:
+        file.check(sink)
+    return files
 
 
 def attempt_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
@@ -141,18 +199,26 @@ def staged_files(directory: Path) -> Iterator[LeftFile]:
             yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])
 
 
-def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
-    """Describe a file that waits for its commit; `root` is the sink's directory, if known."""
-    path = None if root is None else str(root / file.staged)
+def explain_files(files: Sequence[StagedFile], root: Path | None) -> TransactionInfo:
+    """Describe what waits for its commit; `root` is the sink's directory, if known."""
+    first = files[0]
+    path = None if root is None else str(root / first.staged)
+    many = len(files) > 1
     return TransactionInfo(
-        what=file.final,
-        id=path,
-        epoch=file.epoch,
-        rows=file.rows,
-        bytes=file.length,
+        what=f"{first.final} and {len(files) - 1} more" if many else first.final,
+        id=None if path is None else writer_id(path),
+        epoch=first.epoch,
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.length for file in files),
         path=path,
-        problem=_problem(file, root),
+        problem=next(filter(None, (_problem(file, root) for file in files)), None),
     )
+
+
+def writer_id(path: str) -> str:
+    """What all files have in common that one task has staged."""
+    match = _STAGED_NAME.search(path)
+    return path if match is None or match["number"] is None else path[: match.start("number")]
 
 
 def _problem(file: StagedFile, root: Path | None) -> str | None:
@@ -228,7 +294,7 @@ class PublishRecord:
         if file.attempt is None:
             return False
         record = self._read(file.home)
-        rolled_back = file.final in record.dropped.get(file.attempt, ())
+        rolled_back = file.name in record.dropped.get(file.attempt, ())
         return record.covers(file.attempt, file.epoch) and not rolled_back
 
     def newest(self, home: PurePosixPath) -> tuple[int, int] | None:

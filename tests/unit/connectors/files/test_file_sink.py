@@ -347,8 +347,8 @@ def test_every_cut_of_a_transaction_is_refused(tmp_path, writer_ctx, committer_c
 
 def test_a_newer_version_and_another_kind_are_named(tmp_path, committer_ctx):
     committer = FileSink(tmp_path).committer(committer_ctx())
-    with pytest.raises(SinkError, match=r"version 2.*up to 1"):
-        committer.commit([msgspec.msgpack.encode(["file", 2, b""])])
+    with pytest.raises(SinkError, match=r"version 3.*up to 2"):
+        committer.commit([msgspec.msgpack.encode(["file", 3, b""])])
     with pytest.raises(SinkError, match="'print' sink, but this uid now has a 'file' sink"):
         committer.commit([msgspec.msgpack.encode(["print", 1, b""])])
 
