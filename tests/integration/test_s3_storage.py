@@ -16,8 +16,8 @@ from services.proxy import Proxy, proxy_to
 from storage_contract import ODD, StorageContract
 from turnback.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage.base import DeletesMany, Storage, put_if_absent_or_same
+from turnback.storage.object_store import AzureStorage
 from turnback.storage.open import open_storage
-from turnback.storage.s3 import AzureStorage
 
 SPAWN = multiprocessing.get_context("spawn")
 together: Barrier

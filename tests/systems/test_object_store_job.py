@@ -11,14 +11,13 @@ import pytest
 
 from services.object_stores import OBJECT_STORES, ObjectServer
 from systems.stored_job import EXPECTED, FILES, Place, write_source
+from tiers import with_examples
 from turnback.config.options import from_storage_options
 from turnback.job.directory import JobDirectory
 from verification import verify
 
 
-@pytest.fixture(
-    scope="module", params=["gcs", "azure", pytest.param("s3", marks=pytest.mark.exhaustive)]
-)
+@pytest.fixture(scope="module", params=with_examples(OBJECT_STORES, ["azure"]))
 def server(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ObjectServer]:

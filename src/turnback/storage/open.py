@@ -16,7 +16,7 @@ from turnback.storage.base import Storage, split_path, split_prefix
 from turnback.storage.hdfs import HdfsStorage
 from turnback.storage.local import LocalStorage
 from turnback.storage.locations import storage_scheme
-from turnback.storage.s3 import AzureStorage, GcsStorage, S3Storage
+from turnback.storage.object_store import AzureStorage, GcsStorage, S3Storage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _REMOTE: dict[str, Callable[[str, Mapping[str, str]], Storage]] = {

@@ -24,7 +24,7 @@ from turnback.config.restart import (
     choose_restart,
 )
 from turnback.errors import ConfigurationError
-from turnback.storage import s3
+from turnback.storage.object_store import S3Storage
 
 FILE = """
 restart-strategy:
@@ -160,7 +160,7 @@ def test_object_stores(load):
         "virtual_hosted_style_request": "false",
         "timeout": "90 s",
     }
-    s3.S3Storage("s3://bucket/x", options)
+    S3Storage("s3://bucket/x", options)
     assert storage_options(load()) == {}
     again = load(code=from_storage_options(options))
     assert storage_options(again) == options

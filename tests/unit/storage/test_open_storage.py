@@ -7,8 +7,8 @@ from turnback.errors import ConfigurationError
 from turnback.storage.hdfs import HdfsStorage
 from turnback.storage.local import LocalStorage
 from turnback.storage.locations import normalized
+from turnback.storage.object_store import AzureStorage, GcsStorage, S3Storage
 from turnback.storage.open import MemoryStorage, open_storage
-from turnback.storage.s3 import AzureStorage, GcsStorage, S3Storage
 
 CONTAINER = "abfss://box@account.dfs.core.windows.net"
 
