@@ -133,8 +133,8 @@ class YarnCluster:
         containers = [each for pid in found if (each := self._container(pid)) is not None]
         return [each for each in containers if application in (None, each.application)]
 
-    def executors(self, application: str) -> list[Container]:
-        return [each for each in self.containers(application) if each.is_executor]
+    def executors(self) -> list[Container]:
+        return [each for each in self.containers() if each.is_executor]
 
     def masters(self, application: str) -> list[Container]:
         return [each for each in self.containers(application) if each.is_master]

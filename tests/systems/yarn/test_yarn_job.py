@@ -26,6 +26,10 @@ def place(tmp_path: Path, yarn: YarnCluster, hdfs: HdfsCluster, java: str) -> It
 
 def test_a_start_in_cluster_mode_counts_once(place: YarnPlace, yarn: YarnCluster) -> None:
     """YARN repeats the whole command, and a job that began afresh again would count again."""
+    place.settings |= {
+        "spark.executor.instances": "1",
+        "spark.executor.cores": "2",
+    }  # it is cheaper
     place.feed()
     application = place.submit(fresh=True)
     place.await_complete()

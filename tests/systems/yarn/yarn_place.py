@@ -188,10 +188,7 @@ class YarnPlace:
         return RunDirectory(sorted((self._base / "runs").iterdir())[-1])
 
     def an_executor(self) -> Container:
-        def found() -> list[Container]:
-            return [each for each in self._yarn.containers() if each.is_executor]
-
-        return self.until(found, "start an executor")[0]
+        return self.until(self._yarn.executors, "start an executor")[0]
 
     def a_master(self, application: str) -> Container:
         """The process of the newest application master."""
