@@ -121,7 +121,7 @@ def test_what_the_server_refuses_is_said_in_the_dialog(look, base, driver):
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Label").fill("a\u2028b")
     dialog.get_by_role("button", name="Take savepoint").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("cannot be printed")
+    expect(dialog.get_by_role("alert")).to_contain_text("not printable")
     assert driver.nothing()
     assert all("400" in complaint for complaint in looker.complaints), looker.complaints
     looker.complaints.clear()

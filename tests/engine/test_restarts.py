@@ -97,7 +97,7 @@ def refusing(jobs: Jobs, limit: str, text: str, upto: int) -> Any:
 
 
 def test_the_same_error_again_and_again_ends_the_job_with_what_to_do(fed: Jobs) -> None:
-    with pytest.raises(JobFailedError, match="same error came 4 times in a row") as failed:
+    with pytest.raises(JobFailedError, match="same error occurred 4 times in a row") as failed:
         refusing(fed, "4", "no b", 1000)
     assert "after 3 restarts" in str(failed.value)
     assert "ValueError: no b" in str(failed.value)

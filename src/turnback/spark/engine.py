@@ -51,7 +51,6 @@ from turnback.spark.sources import (
     union_sources,
 )
 from turnback.spark.worker import (
-    EXECUTOR_HOST,
     LevelTask,
     close_functions,
     run_tasks,
@@ -467,10 +466,9 @@ def unreadable_file(
     names = (name for name, entries in new_files().items() if path in map(_path, entries))
     uid = next(names, "?").partition("#")[0]
     if match["gone"] and Path(path).exists():
-        host = EXECUTOR_HOST.search(str(error))
         return SourceError(
-            f"source {uid!r}: {host[1] if host else 'an executor'} does not have the file {path}, "
-            "which the driver has. Put the input where the driver and all executors see it at the "
+            f"source {uid!r}: an executor does not have the file {path}, which the driver "
+            "has. Put the input where the driver and all executors see it at the "
             "same path, or on HDFS or an object store"
         )
     causes = _CAUSE.findall(str(error))

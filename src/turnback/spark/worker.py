@@ -161,7 +161,7 @@ def spark_job(spark: SparkSession, description: str) -> Iterator[None]:
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (.*?), PySpark cannot run")
-EXECUTOR_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
+_EXECUTOR_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
 
 
 def environment_error(error: BaseException) -> ConfigurationError | None:
@@ -175,7 +175,7 @@ def environment_error(error: BaseException) -> ConfigurationError | None:
         problem = f"cannot be used. {version[1]}"
     else:
         return None
-    host = EXECUTOR_HOST.search(text)
+    host = _EXECUTOR_HOST.search(text)
     where = f" on {host[1]}" if host else ""
     return ConfigurationError(
         f"the Python of the executors{where} {problem}. Executors run "

@@ -189,7 +189,15 @@ class ObjectStorage:
             split_path(path)
             self._check(path)
         with self._request("delete", paths[0]) as store:
-            store.delete(list(paths))  # ten requests at a time
+            try:
+                store.delete(list(paths))  # ten requests at a time
+            except FileNotFoundError as error:
+                if not self._kind.says_missing(error):
+                    raise
+            else:
+                return
+        for path in paths:
+            self.delete(path)  # Google and Azure stop at the first that is missing
 
     @contextmanager
     def _request(self, action: str, path: str) -> Iterator[S3Store | GCSStore | AzureStore]:

@@ -28,6 +28,7 @@ def place(hdfs: HdfsCluster, source: Path, tmp_path: Path, java: str) -> Iterato
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_a_job_killed_at_random_moments_is_exact(place: Place) -> None:
     moments = random.Random(7)
     for _ in range(2):
@@ -60,6 +61,7 @@ def test_a_job_goes_on_when_the_cluster_has_crashed_and_is_back(
     assert verify(JobDirectory.locate(place.root, "numbers", {}).storage) == []
 
 
+@pytest.mark.exhaustive
 def test_a_savepoint_on_hdfs_and_a_fork_of_it(place: Place) -> None:
     savepoint = f"{place.root}-savepoints/first"
     saving = place.start(save=savepoint)

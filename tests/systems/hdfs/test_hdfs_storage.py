@@ -171,6 +171,7 @@ def through(proxy: Proxy, uri: str) -> Storage:
     return storage
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("call", ["put", "put_if_absent"])
 def test_a_write_whose_replies_are_lost_is_ours(
     proxy: Proxy, uri: str, storage: Storage, call: str

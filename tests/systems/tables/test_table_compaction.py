@@ -267,7 +267,7 @@ def test_the_command(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
     root = ("--root", str(jobs.root))
     files = len(place.referenced())
     assert main(["compact", "live", "--dry-run", *root]) == 0
-    assert "Nothing was done" in capsys.readouterr().err
+    assert "Dry run: nothing was changed" in capsys.readouterr().err
     assert len(place.referenced()) == files
     assert main(["compact", "live", "out", "--json", *root]) == 0
     told = json.loads(capsys.readouterr().out)

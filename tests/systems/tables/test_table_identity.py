@@ -329,7 +329,7 @@ def test_a_fresh_start_rolls_back_what_the_job_had_left(
         fresh.start()
     assert job.files() == job.place.referenced()
     assert job.notes() == []
-    assert "sink 'renamed' of job 'likes': output of 1 tasks of sink 'out'" in caplog.text
+    assert "sink 'renamed' of job 'likes': dropping output of 1 tasks of sink 'out'" in caplog.text
     # Its driver was only paused: it must not refer to files that are gone.
     with pytest.raises(FencedError):
         committer.commit([promised])
