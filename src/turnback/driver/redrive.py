@@ -52,6 +52,7 @@ class Redriver:
             if waiting:
                 return self._feed(waiting[0], waiting[1:], redriven)
         except TurnbackError as error:  # the job does not depend on it
+            self._has_listed = False  # what is waiting need not be the next number
             _LOG.warning("dead letters cannot be read and stay pending: %s", error)
         self._look_s = now + self._pause_s
         return None

@@ -13,7 +13,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -160,12 +160,16 @@ class Requests:
         now = self._clock.monotonic()
         newest = self._newest_request()
         is_due = self._listed_s is None or now - self._listed_s >= _LIST_S
-        if not (is_due or self._has_open or newest != self._newest):
+        is_new = newest is None or newest != self._newest
+        if not (is_due or self._has_open or is_new):
             return []
         self._has_open = True  # until a listing has shown that there is none
-        requests = self.open()
+        unanswered = self._unanswered()
+        requests = self._open_requests(unanswered)
+        self._has_open = bool(unanswered)
         self._listed_s = now
-        self._newest = newest
+        if newest is not None:
+            self._newest = newest
         return requests
 
     def open(self) -> list[Request]:
@@ -175,21 +179,8 @@ class Requests:
         one that cannot be read right now is left for the next time. Neither stands in the way of
         the others.
         """
-        files = self._files()
-        requests: list[Request] = []
-        unanswered = sorted(set(files[_REQUEST]) - set(files[_RESULT]))
-        self._has_open = bool(unanswered)
-        for id_ in unanswered:
-            try:
-                request = self._open_request(id_)
-            except (CorruptFileError, FormatVersionError) as error:
-                self._refuse(id_, error)
-            except StorageError as error:
-                self._warn_once(f"cannot read request {id_}, retrying later: {error}")
-            else:
-                if request is not None:
-                    requests.append(request)
-        return requests
+        # What `open_if_new` knows stays as it is: it may have listed later, in another thread.
+        return self._open_requests(self._unanswered())
 
     def report(self, id_: str, progress: RequestProgress) -> None:
         """Write down how far a request has got; if the storage refuses, that is left out."""
@@ -299,6 +290,25 @@ class Requests:
             self._last_ms = min(max(now, self._last_ms + 1), _MAX_MS)
             return f"{self._last_ms:013d}-{secrets.token_hex(6)}"
 
+    def _unanswered(self) -> list[str]:
+        """The ids of the requests without a result, in order of submission."""
+        files = self._files()
+        return sorted(set(files[_REQUEST]) - set(files[_RESULT]))
+
+    def _open_requests(self, unanswered: Iterable[str]) -> list[Request]:
+        requests: list[Request] = []
+        for id_ in unanswered:
+            try:
+                request = self._open_request(id_)
+            except (CorruptFileError, FormatVersionError) as error:
+                self._refuse(id_, error)
+            except StorageError as error:
+                self._warn_once(f"cannot read request {id_}, retrying later: {error}")
+            else:
+                if request is not None:
+                    requests.append(request)
+        return requests
+
     def _open_request(self, id_: str) -> Request | None:
         # In this order: a request that is forgotten meanwhile loses its result last.
         if self._exists(_RESULT, id_):
@@ -348,11 +358,18 @@ class Requests:
                 self._warn_once(f"{self._storage.uri}/{path} is not a request and is ignored")
         return files
 
-    def _newest_request(self) -> bytes:
+    def _newest_request(self) -> bytes | None:
+        """What the newest submitter has written; None if it cannot be read.
+
+        It may belong to another user, whose mistake must not keep all others from being heard.
+        """
         try:
             return self._storage.get(NEWEST)
         except NotFoundError:
             return b""
+        except StorageError as error:
+            self._warn_once(f"cannot read the name of the newest request: {error}")
+            return None
 
     def _exists(self, kind: str, id_: str) -> bool:
         try:

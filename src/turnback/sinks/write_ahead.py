@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import ClassVar
 
 import msgspec
 
@@ -127,6 +128,9 @@ class WriteAheadSink(Sink):
     them on `self`, and leave them out of `__getstate__`. The methods of one copy are called one at
     a time, but not always from the same thread.
     """
+
+    publishes_whole_epochs: ClassVar[bool] = True
+    """Whether nothing of an epoch becomes visible if `publish` raises."""
 
     def open(self, ctx: CommitterContext) -> None:
         """Connect to the target. Nothing by default.
@@ -310,8 +314,8 @@ class WriteAheadCommitter(UserCalls):
         """Publish epochs that the target does not have yet.
 
         1. ask the target how far it is; it must not remember what this job directory never wrote
-        2. make sure that nothing of what it lacks is missing, before anything is written; a single
-           epoch is written whole or not at all, so its files need no listing
+        2. make sure that nothing of what it lacks is missing, before anything is written; where a
+           single epoch is written whole or not at all, its files need no listing
         3. record how far it is going to be
         4. publish in order; the files go with the next call, when the job has recorded it
         """
@@ -324,7 +328,7 @@ class WriteAheadCommitter(UserCalls):
         ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
         self._require_known(ctx, done, ordered[-1].attempt)
         lacking = [task for task in ordered if task.version > done]
-        if len({task.version for task in lacking}) > 1:
+        if len({task.version for task in lacking}) > 1 or not self._sink.publishes_whole_epochs:
             self._staged.require(lacking)
         self._record_begin(ctx, max(done, ordered[-1].version))
         for version, of_epoch in groupby(ordered, key=lambda task: task.version):

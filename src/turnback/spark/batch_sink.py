@@ -87,6 +87,8 @@ class SparkBatchSink(WriteAheadSink):
         ConfigurationError: `function` cannot be called.
     """
 
+    publishes_whole_epochs = False  # the function may write in several steps, and so does Spark
+
     def __init__(self, function: BatchFunction) -> None:
         if not callable(function):
             raise ConfigurationError(

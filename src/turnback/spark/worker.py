@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from turnback.driver.engine import Task
 from turnback.errors import ConfigurationError, TurnbackError
 from turnback.state.files import StateFile, StorageRef, storage_of
+from turnback.storage.base import Storage, delete_files
 from turnback.values.columns import stream_ddl
 from turnback.values.hints import as_type
 from turnback.worker.level import LevelInstance
@@ -89,8 +90,7 @@ def _write_files(command: EpochCommand, undo: ExitStack) -> str:
     path = f"state/{command.attempt}/order-{uuid.uuid4().hex}"
     commands = _parts(command)
     texts = {f"{path}-{n}": encode_command(each).encode() for n, each in enumerate(commands)}
-    for name in texts:
-        undo.callback(storage.delete, name)
+    undo.callback(_remove_files, storage, list(texts))
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="turnback-command") as pool:
         list(pool.map(storage.put, texts.keys(), texts.values()))
     where = {
@@ -100,6 +100,12 @@ def _write_files(command: EpochCommand, undo: ExitStack) -> str:
         "storage": vars(command.storage),
     }
     return json.dumps(where)
+
+
+def _remove_files(storage: Storage, paths: Sequence[str]) -> None:
+    """Remove the files of a command. An epoch that has run must not fail for them."""
+    for path, error in delete_files(storage, paths).items():
+        _LOG.warning("%s is kept until the next start: %s", path, error)
 
 
 def _parts(command: EpochCommand) -> list[EpochCommand]:

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 import time
@@ -140,8 +141,8 @@ class NewestDelta:
         with suppress(OSError):
             for older in self._directory.glob(f"*{_COPY}"):
                 older.unlink()
-            if len(data) <= _MOST_COPIED:
-                self._copy_of(path).write_bytes(data)
+            if len(data) <= _MOST_COPIED and self._has_room(data):
+                self._write(self._copy_of(path), data)
 
     def read(self, file: StateFile) -> bytes:
         """The bytes of a state file, from here or from the storage."""
@@ -151,6 +152,17 @@ class NewestDelta:
                 if digest(data) == file.digest:
                     return data
         return read_state(self._storage, file)
+
+    def _has_room(self, data: bytes) -> bool:
+        """Whether enough is left for the stores: without it they leave memory for good."""
+        return shutil.disk_usage(self._directory).free >= _COPIES_LEFT * len(data)
+
+    @staticmethod
+    def _write(copy: Path, data: bytes) -> None:
+        try:
+            copy.write_bytes(data)
+        except OSError:
+            copy.unlink(missing_ok=True)  # half a copy takes room and is of no use
 
     def _copy_of(self, path: str) -> Path:
         return self._directory / f"{path.rpartition('/')[2]}{_COPY}"
@@ -277,6 +289,8 @@ UNUSED_S = 7 * 24 * 3600
 MAX_INLINE = 5 * 1024 * 1024
 _COPY = ".copy"
 _MOST_COPIED = 16 << 20
+_COPIES_LEFT = 64
+"""There must be room for so many copies of a size, or none is kept."""
 _swept: set[Path] = set()
 
 

@@ -118,5 +118,36 @@ def test_a_listing_that_fails_is_made_again(storage, clock, driver, user, monkey
     assert looks(driver, clock, 1) == [[request.id]]
 
 
+def test_a_name_that_cannot_be_read_keeps_nobody_from_being_heard(
+    storage, clock, driver, user
+) -> None:
+    """It may be the file of another user, and private."""
+    looks(driver, clock, 1)
+    request = user.submit(SAVEPOINT)
+    storage.fail("get", NEWEST)
+    assert looks(driver, clock, 2) == [[request.id]] * 2
+    driver.finish(request.id, RequestOutcome.failed("no"))
+    storage.heal()
+    assert looks(driver, clock, 2) == [[]] * 2
+    other = user.submit(SAVEPOINT)
+    assert looks(driver, clock, 1) == [[other.id]]
+
+
+def test_an_older_listing_in_another_thread_hides_no_request(storage, clock, driver, user) -> None:
+    """As an attempt that begins makes one, beside the thread that serves requests."""
+    looks(driver, clock, 1)
+    found: list[list[str]] = []
+
+    def meanwhile(operation: str, path: str) -> None:
+        storage.heal()
+        user.submit(SAVEPOINT)
+        found.extend(looks(driver, clock, 1))
+
+    storage.after = meanwhile
+    assert driver.open() == []
+    assert len(found[0]) == 1
+    assert looks(driver, clock, 2) == found * 2
+
+
 def failing(prefix=""):
     raise StorageError("it does not answer")

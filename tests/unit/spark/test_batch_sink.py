@@ -3,14 +3,16 @@
 import pickle
 import threading
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from sink_support import write
 
-from turnback.errors import ConfigurationError
+from turnback.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, version_of
 from turnback.sinks.write_ahead import VersionRecords
-from turnback.spark import SparkBatchSink
+from turnback.spark import SparkBatchSink, batch_sink
 from turnback.spark.batch_sink import BatchEpoch
 from turnback.state.files import StorageRef, storage_of
 
@@ -88,6 +90,27 @@ def test_nothing_is_recorded_of_a_job_in_memory():
         records = VersionRecords(context(storage=storage), "published")
         records.write(5)
         assert records.newest() == 0
+
+
+def test_the_function_is_not_called_for_an_epoch_of_which_a_file_is_missing(
+    storage, writer_ctx, committer_ctx, monkeypatch
+):
+    """It may write in several steps, and would leave the first of them behind."""
+    called = []
+    monkeypatch.setattr(batch_sink, "spark_session", lambda: None)
+    monkeypatch.setattr(batch_sink, "spark_job", lambda spark, description: nullcontext())
+    monkeypatch.setattr(batch_sink, "_frame", lambda spark, ctx, output: output.parts)
+    sink = SparkBatchSink(lambda parts, epoch: called.append(len(parts)))
+    staged = [write(sink, writer_ctx(partition=p, storage=storage), ("a", p)) for p in range(2)]
+    second = storage_of(storage).list("sinks")[1]
+    data = storage_of(storage).get(second)
+    storage_of(storage).delete(second)
+    with pytest.raises(SinkError, match="1 rows of epoch 7 are lost"):
+        sink.committer(committer_ctx(storage=storage)).commit(staged)
+    assert called == []
+    storage_of(storage).put(second, data)
+    sink.committer(committer_ctx(storage=storage)).commit(staged)
+    assert called == [2]
 
 
 def test_a_version_joins_attempt_and_epoch():

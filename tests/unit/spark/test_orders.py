@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from turnback.checkpoint.retention import attempt_of
+from turnback.errors import StorageError
 from turnback.spark import worker as orders
 from turnback.spark.worker import read_command, send_commands
 from turnback.state.files import StateFile, StorageRef
+from turnback.storage.local import LocalStorage
 from turnback.worker.message import EpochCommand
 
 FILES = tuple(
@@ -111,3 +115,44 @@ def test_a_command_for_many_tasks_goes_through_files_sooner(
         sent = replace(order(StorageRef(str(tmp_path)), 7), files=files)
         with send_commands(context, [sent]):  # type: ignore[arg-type]
             assert bool(list(tmp_path.rglob("order-*"))) is by_file
+
+
+def test_files_that_cannot_be_removed_do_not_fail_the_epoch(
+    context: FakeContext,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All its tasks have run; the next start removes them."""
+
+    def stuck(storage: LocalStorage, path: str) -> None:
+        raise StorageError(f"cannot delete {path}: slow down")
+
+    monkeypatch.setattr(orders, "LARGE", 10)
+    monkeypatch.setattr(LocalStorage, "delete", stuck)
+    with send_commands(context, [order(StorageRef(str(tmp_path)), 7)]):  # type: ignore[arg-type]
+        pass
+    (left,) = tmp_path.rglob("order-*")
+    assert attempt_of(str(left.relative_to(tmp_path))) == 1
+    assert f"{left.name} is kept until the next start" in caplog.text
+
+
+def test_the_files_of_a_command_are_removed_at_once_where_the_storage_can(
+    context: FakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def delete_many(storage: LocalStorage, paths: Sequence[str]) -> None:
+        calls.append(len(paths))
+        for path in paths:
+            storage.delete(path)
+
+    monkeypatch.setattr(orders, "LARGE", 10)
+    monkeypatch.setattr(orders, "_PART", 10_000)
+    monkeypatch.setattr(LocalStorage, "delete_many", delete_many, raising=False)
+    files = dict.fromkeys(range(100), FILES)
+    sent = replace(order(StorageRef(str(tmp_path)), 7), files=files)
+    with send_commands(context, [sent]):  # type: ignore[arg-type]
+        parts = len(list(tmp_path.rglob("order-*")))
+    assert calls == [parts]
+    assert list(tmp_path.rglob("order-*")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -19,11 +20,13 @@ from local_engine import LocalEngine, collected, environment, source
 from services.missing import missing
 from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
 from turnback.errors import LocalStoreError, StateError
+from turnback.state.files import StorageRef
 from turnback.storage.directory import DirectoryLock
 from turnback.worker import local_state as localstores
 from turnback.worker.local_state import (
     UNUSED_S,
     LocalStores,
+    NewestDelta,
     StoreOwner,
     all_stores,
     remove_others,
@@ -67,6 +70,37 @@ def copied(**changed: str) -> StoreOwner:
 def age(stores: LocalStores, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(stores.path / "owner.json", (then, then))
+
+
+def copies_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.copy"))
+
+
+def test_a_copy_of_the_newest_file_leaves_room_for_the_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that finds shared memory full is kept on disk from then on."""
+    newest = NewestDelta(tmp_path, StorageRef("s3://bucket/jobs/orders"))
+    free = shutil.disk_usage(tmp_path)._replace(free=64_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    newest.keep("state/1/a.arrow", b"x" * 1_000)
+    assert copies_in(tmp_path) == ["a.arrow.copy"]
+    newest.keep("state/1/b.arrow", b"x" * 1_001)
+    assert copies_in(tmp_path) == []
+
+
+def test_nothing_is_left_of_a_copy_for_which_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:500])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    newest = NewestDelta(tmp_path, StorageRef("s3://bucket/jobs/orders"))
+    newest.keep("state/1/a.arrow", b"x" * 1_000)
+    assert copies_in(tmp_path) == []
 
 
 def test_a_copy_of_a_job_directory_has_stores_of_its_own() -> None:
