@@ -6,6 +6,8 @@ import json
 from datetime import date
 from pathlib import Path
 
+import pytest
+
 from turnback import FileSink, StreamExecutionEnvironment
 
 SCHEMA = "shop string, n bigint, day date, hour smallint, paid boolean"
@@ -38,3 +40,21 @@ def test_spark_reads_what_a_job_has_partitioned(session, tmp_path):
     by_spark = tmp_path / "by-spark"
     session.createDataFrame(ROWS, SCHEMA).write.partitionBy(*columns).parquet(str(by_spark))
     assert folders(tmp_path / "out") == folders(by_spark)
+
+
+@pytest.mark.parametrize("name", ["events[1]", "events{1,2}", "a\\b"])
+def test_a_directory_of_the_input_is_no_pattern(session, tmp_path, name):
+    """Else Spark reads what the pattern matches, or waits forever for something to match."""
+    for directory, shop in {name: "a", "events1": "b"}.items():
+        place = tmp_path / directory / f"shop={shop}"
+        place.mkdir(parents=True)
+        (place / "one.json").write_text('{"n": 1}\n')
+    env = StreamExecutionEnvironment.get_execution_environment(
+        spark=session, root=str(tmp_path / "jobs")
+    )
+    env.set_parallelism(1).enable_checkpointing(10)
+    events = env.from_files(tmp_path / name, "json", "n bigint, shop string", uid="in")
+    events.sink_to(FileSink(tmp_path / "out", "json")).uid("out")
+    env.execute("read", bounded=True)
+    (file,) = (tmp_path / "out").glob("*.json")
+    assert file.read_text() == '{"n":1,"shop":"a"}\n'

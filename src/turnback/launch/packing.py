@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from pkgutil import iter_modules
 from typing import Any
 
@@ -26,6 +27,7 @@ SUFFIXES = (".tar.gz", ".tgz")
 _DRIVER_ONLY = "pyspark/jars"
 """Executors run the jars of their own Spark, which are most of the size of an environment."""
 _PYTHON_NAMES = "python*"
+_SEPARATORS = ",#"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Environment:
         site_packages: Where its packages are, below the prefix.
         interpreter: The Python that it was made with; it is not part of the environment.
         sees_system: Whether packages of that Python can be imported, too.
-        editable: The name of every module that is installed as a link to its source, and that.
+        editable: The name of every module that is installed as a link to its source, and that. The
+            name of one in a package without `__init__.py` has a slash.
         links: The files that are these links.
     """
 
@@ -95,15 +98,26 @@ def current_environment() -> Environment:
     installed = [d for d in distributions(path=[str(site_packages)]) if _is_editable(d)]
     editable: dict[str, Path] = {}
     for distribution in installed:
-        editable |= _sources(distribution)
+        editable |= _sources(distribution, site_packages)
     return Environment(
         prefix,
         site_packages,
-        (prefix / "bin" / "python").resolve(),
+        _interpreter(prefix),
         sees_system=_sees_system(prefix),
         editable=editable,
         links=frozenset(f.name for d in installed for f in d.files or () if _is_link(f.name)),
     )
+
+
+def _interpreter(prefix: Path) -> Path:
+    """Return the path at which an environment looks for the Python that it was made with."""
+    path = prefix / "bin" / "python"
+    while path.is_symlink() and path.is_relative_to(prefix):
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+    if not path.is_relative_to(prefix):
+        return path
+    # It has a copy, which still needs the other one's library.
+    return Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 
 def pack(
@@ -122,21 +136,28 @@ def pack(
             f"cannot pack into {target}: its name has to end in {' or '.join(SUFFIXES)}, by which "
             "Spark knows how to unpack it"
         )
-    beside = {} if program is None else _modules(program.parent)
-    modules = {**environment.editable, **beside}
-    entries = dict(_entries(environment, modules))
-    total = sum(path.lstat().st_size for path in entries.values())
+    if not set(str(target)).isdisjoint(_SEPARATORS):
+        raise ConfigurationError(
+            f"cannot pack into {target}: Spark takes a comma or a # in a path for a separator"
+        )
+    try:
+        beside = {} if program is None else _beside(program)
+        modules = {**environment.editable, **beside}
+        entries = dict(_entries(environment, modules))
+        total = sum(path.lstat().st_size for path in entries.values())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read what is to be packed: {error}") from error
     try:
         _write(target, entries, lambda done: progress(done, total))
     except OSError as error:
         raise ConfigurationError(f"cannot write {target}: {error}") from error
-    name = target.name.partition(".")[0]
+    name = target.name.lstrip(".").partition(".")[0]
     return Packed(
         path=str(target),
         bytes=target.stat().st_size,
         files=len(entries),
         python=str(environment.interpreter),
-        modules=tuple(sorted(modules)),
+        modules=tuple(sorted(name.replace("/", ".") for name in modules)),
         settings={
             "spark.archives": f"{target}#{name}",
             "spark.pyspark.python": f"./{name}/bin/python",
@@ -157,36 +178,91 @@ def _entries(environment: Environment, modules: Mapping[str, Path]) -> Iterator[
     packages = environment.site_packages
     inside = packages.relative_to(prefix).as_posix()
     for name, path in _files(packages):
-        replaced = name.partition("/")[0].removesuffix(".py") in modules
-        if not (replaced or name in environment.links or name.startswith(f"{_DRIVER_ONLY}/")):
+        is_left_out = name in environment.links or name.startswith(f"{_DRIVER_ONLY}/")
+        if not (is_left_out or _is_replaced(name, modules)):
             yield f"{inside}/{name}", path
     for module, source in sorted(modules.items()):
         if source.is_dir():
             yield from ((f"{inside}/{module}/{name}", path) for name, path in _files(source))
         else:
-            yield f"{inside}/{source.name}", source
+            yield f"{inside}/{PurePosixPath(module).with_name(source.name)}", source
 
 
-def _files(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name of each file below a directory, and the file; links are followed."""
-    seen = set()
-    for folder, folders, names in os.walk(directory, followlinks=True):
-        seen.add(os.path.realpath(folder))
-        folders[:] = sorted(
-            name for name in folders if os.path.realpath(Path(folder, name)) not in seen
+def _is_replaced(name: str, modules: Mapping[str, Path]) -> bool:
+    """Whether a file belongs to a module of which another version is packed."""
+    path = PurePosixPath(name.removesuffix(".py"))
+    return any(str(part) in modules for part in (path, *path.parents))
+
+
+def _files(directory: Path, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
+    """Yield the name of each file below a directory, and the file.
+
+    Links are followed, but not to a directory that they are in.
+    """
+    above |= {os.path.realpath(directory)}
+    for path in sorted(directory.iterdir()):
+        if path.is_file():
+            yield path.name, path.resolve()
+        elif path.is_dir() and os.path.realpath(path) not in above:
+            for name, file in _files(path, above):
+                yield f"{path.name}/{name}", file
+
+
+def _beside(program: Path) -> dict[str, Path]:
+    """Return the modules and packages beside a program.
+
+    Of directories without `__init__.py`, which can be anything, only those that it imports.
+    """
+    try:
+        tree = ast.parse(program.read_bytes(), program)
+    except SyntaxError as error:
+        raise ConfigurationError(f"{program} is not a Python program: {error}") from error
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
         )
-        for path in (Path(folder, name) for name in sorted(names)):
-            if path.is_file():
-                yield path.relative_to(directory).as_posix(), path.resolve()
+    }
+    found = _modules(program.parent)
+    for name in sorted(imported - found.keys()):
+        found |= _modules_in(program.parent, name)
+    return found
 
 
 def _modules(directory: Path) -> dict[str, Path]:
-    """Return the modules and packages that a program in this directory can import."""
+    """Return the modules and packages in a directory."""
     found = {}
     for module in iter_modules([str(directory)]):
         package = directory / module.name
         found[module.name] = package if module.ispkg else package.with_suffix(".py")
     return {name: path for name, path in found.items() if path.exists()}
+
+
+def _all_modules(directory: Path) -> dict[str, Path]:
+    """Return the modules and packages in a directory, also in packages without `__init__.py`.
+
+    Such a package can have parts elsewhere, so it is not one of them; the names of its modules have
+    a slash.
+    """
+    found = _modules(directory)
+    for name in sorted(path.name for path in directory.iterdir()):
+        if name not in found:
+            found |= _modules_in(directory, name)
+    return found
+
+
+def _modules_in(directory: Path, name: str) -> dict[str, Path]:
+    """Return the modules in a package without `__init__.py`, if there is one of this name."""
+    package = directory / name
+    if not name.isidentifier() or name == "__pycache__" or not package.is_dir():
+        return {}
+    if package.is_symlink() or not os.access(package, os.R_OK | os.X_OK):
+        return {}
+    return {f"{name}/{module}": path for module, path in _all_modules(package).items()}
 
 
 def _is_editable(distribution: Distribution) -> bool:
@@ -195,7 +271,7 @@ def _is_editable(distribution: Distribution) -> bool:
     return bool(about.get("dir_info", {}).get("editable"))
 
 
-def _sources(distribution: Distribution) -> dict[str, Path]:
+def _sources(distribution: Distribution, site_packages: Path) -> dict[str, Path]:
     """Return the modules of an editable installation."""
     listed = distribution.read_text("top_level.txt")
     if listed is None:
@@ -206,17 +282,29 @@ def _sources(distribution: Distribution) -> dict[str, Path]:
             if link.name.endswith(".pth")
             for line in link.read_text().splitlines()
             if Path(line).is_dir()
-            for name, path in _modules(Path(line)).items()
+            for name, path in _all_modules(Path(line)).items()
         }
-    return {name: path for name in listed.split() if (path := _source(name)) is not None}
+    return {
+        name: path
+        for module in listed.split()
+        for name, path in _source(module, site_packages).items()
+    }
 
 
-def _source(module: str) -> Path | None:
+def _source(module: str, site_packages: Path) -> dict[str, Path]:
+    """Return a module with its source; of a package without `__init__.py`, the modules in it."""
     spec = find_spec(module)
     if spec is None:
-        return None
-    places: Sequence[str] = spec.submodule_search_locations or ()
-    return next((Path(place) for place in places), Path(spec.origin) if spec.origin else None)
+        return {}
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    if spec.origin is not None:
+        return {module: places[0] if places else Path(spec.origin)}
+    return {
+        f"{module}/{name}": path
+        for place in places
+        if place.is_dir() and not place.is_relative_to(site_packages)
+        for name, path in _all_modules(place).items()
+    }
 
 
 def _is_link(name: str) -> bool:

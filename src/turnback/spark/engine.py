@@ -218,10 +218,14 @@ class SparkEngine:
         local = abspath(path)  # noqa: PTH100 - as Spark: links stay
         if single_file(local):
             # Spark's file source takes directories, and patterns that choose files in them.
-            local, name = map(literal_pattern, split(local))
-            reader = reader.option("pathGlobFilter", name)
+            local, name = split(local)
+            reader = reader.option("pathGlobFilter", literal_pattern(name))
+        # It takes a directory for a pattern, too, and then forgets where partitions begin.
+        directory = literal_pattern(local)
+        if directory != local and not any(name.lower() == "basepath" for name in options):
+            reader = reader.option("basePath", f"file://{local}")
         # Without a scheme, Spark would look in fs.defaultFS, which is HDFS on most clusters.
-        return reader.load(f"file://{local}")
+        return reader.load(f"file://{directory}")
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:
         data, element_type = encode_collection(elements, type)

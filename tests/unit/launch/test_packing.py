@@ -180,3 +180,81 @@ def test_editable_installations_are_packed_as_they_are(
     text, file = run(tmp_path / "job-env.tar.gz", code).rsplit(maxsplit=1)
     assert text == "in progress"
     assert file.startswith(str(tmp_path / "elsewhere"))
+
+
+def test_a_package_without_init_can_have_installed_and_editable_parts(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "checkout" / "src"
+    write(source / "acme" / "jobs" / "__init__.py", "VALUE = 'in progress'")
+    packages = environment.site_packages
+    write(packages / "acme" / "common.py", "VALUE = 'installed'")
+    about = packages / "acme_jobs-1.0.dist-info"
+    write(about / "METADATA", "Metadata-Version: 2.1\nName: acme-jobs\nVersion: 1.0\n")
+    write(about / "direct_url.json", json.dumps({"dir_info": {"editable": True}}))
+    write(about / "RECORD", "_acme.pth,,\n")
+    write(about / "top_level.txt", "acme\n")
+    write(packages / "_acme.pth", f"{source}\n")
+    monkeypatch.setattr(sys, "prefix", str(environment.prefix))
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.syspath_prepend(str(source))
+    packed = pack(current_environment(), tmp_path / "job-env.tar.gz")
+    assert packed.modules == ("acme.jobs",)
+    code = "import acme.jobs, acme.common; print(acme.jobs.VALUE, acme.common.VALUE)"
+    assert run(tmp_path / "job-env.tar.gz", code) == "in progress installed"
+
+
+def test_a_directory_without_init_is_packed_if_the_program_imports_it(
+    environment: Environment, tmp_path: Path
+) -> None:
+    program = write(tmp_path / "project" / "job.py", "from helpers.rules import RULE\n")
+    write(tmp_path / "project" / "helpers" / "rules.py", "RULE = 'mine'")
+    write(tmp_path / "project" / "notes" / "old.py")
+    archive = tmp_path / "job-env.tar.gz"
+    assert pack(environment, archive, program).modules == ("helpers.rules", "job")
+    assert run(archive, "import job; print(job.RULE)") == "mine"
+    program.write_text("def")
+    with pytest.raises(ConfigurationError, match=r"job\.py is not a Python program"):
+        pack(environment, archive, program)
+
+
+def test_two_links_to_one_directory_are_both_whole(
+    environment: Environment, tmp_path: Path
+) -> None:
+    write(environment.site_packages / "useful" / "inner" / "__init__.py", "VALUE = 7")
+    (environment.site_packages / "alias").symlink_to(environment.site_packages / "useful")
+    archive = tmp_path / "job-env.tar.gz"
+    pack(environment, archive)
+    code = "import alias.inner, useful.inner; print(alias.inner.VALUE, useful.inner.VALUE)"
+    assert run(archive, code) == "7 7"
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_the_python_that_is_told_is_the_one_that_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    venv.create(tmp_path / "env", symlinks=not copies)
+    python = tmp_path / "env" / "bin" / "python"
+    if not copies:
+        (tmp_path / "alias").symlink_to(sys.executable)
+        python.unlink()
+        python.symlink_to(tmp_path / "alias")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    found = current_environment().interpreter
+    if copies:
+        assert found.is_relative_to(sys.base_prefix)
+    else:
+        assert found == tmp_path / "alias"
+
+
+@pytest.mark.parametrize("name", ["a,b.tar.gz", "a#b.tar.gz"])
+def test_a_path_that_spark_would_cut_is_refused(
+    environment: Environment, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match="separator"):
+        pack(environment, tmp_path / name)
+
+
+def test_a_hidden_archive_has_a_name_on_executors(environment: Environment, tmp_path: Path) -> None:
+    packed = pack(environment, tmp_path / ".env.tar.gz")
+    assert packed.settings["spark.pyspark.python"] == "./env/bin/python"

@@ -65,6 +65,12 @@ def rest_of(type_: TypeInfo, columns: Sequence[str]) -> RowTypeInfo:
                 "integers, booleans and dates look alike to all readers; add a column of such a "
                 "type"
             )
+        alike = [other for other in fields if other != name and other.lower() == name.lower()]
+        if alike:
+            raise ConfigurationError(
+                f"FileSink: cannot partition by {name!r}: the stream also has the column "
+                f"{alike[0]!r}, which readers such as Spark take for the same; rename one"
+            )
     rest = {name: field for name, field in fields.items() if name not in columns}
     if not rest:
         raise ConfigurationError(
@@ -85,23 +91,27 @@ class Part:
 def parts(batches: Sequence[pa.RecordBatch], columns: Sequence[str], sink: str) -> Iterator[Part]:
     """Distribute rows over their directories; the order of rows is kept in each."""
     table = pa.Table.from_batches(batches)
-    names = []
+    names: list[list[str]] = []
     codes = []
+    group = np.zeros(table.num_rows, np.int64)
     for name in columns:
         encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
-        names.append([_segment(name, value, sink) for value in encoded.dictionary.to_pylist()])
-        codes.append(encoded.indices.to_numpy())
-    groups, of_row = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
-    of_row = of_row.reshape(-1)
-    order = np.argsort(of_row, kind="stable")
-    ends = np.searchsorted(of_row[order], np.arange(len(groups)), side="right")
-    rest = table.drop_columns(list(columns))
+        of_value = [_segment(name, value, sink) for value in encoded.dictionary.to_pylist()]
+        known = {segment: n for n, segment in enumerate(dict.fromkeys(of_value))}
+        code = np.array([known[segment] for segment in of_value])[encoded.indices.to_numpy()]
+        names.append(list(known))
+        codes.append(code)
+        group = np.unique(group * len(known) + code, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(group, kind="stable")
+    # Once for all directories: to take the rows of one, Arrow may join all chunks.
+    rows = table.drop_columns(list(columns)).take(pa.array(order))
     start = 0
-    for group, end in zip(groups, ends, strict=True):
-        directory = "/".join(known[code] for known, code in zip(names, group, strict=True))
+    for end in np.cumsum(np.bincount(group)).tolist():
+        first = order[start]
+        directory = "/".join(known[code[first]] for known, code in zip(names, codes, strict=True))
         if len(directory.encode()) > _LONGEST_PATH:
             raise SinkError(f"{sink}: the path {directory[:80]}... is too long for a file system")
-        yield Part(directory, rest.take(pa.array(order[start:end])))
+        yield Part(directory, rows.slice(start, end - start))
         start = end
 
 

@@ -339,14 +339,26 @@ class FileCommitter:
         self._remove_duplicates(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
+        """Remove staged files; first record all of them, if their epoch may be published in part.
+
+        One by one, the record would be written again for each, with all before it.
+        """
+        waiting: list[Path] = []
+        left: dict[PurePosixPath, list[LeftFile]] = {}
         for file in [file for t in transactions for file in decode_files(t, self._ctx)]:
             staged = self._locate(file)
-            with self._failures("remove", staged), suppress(FileNotFoundError):
+            with self._failures("find", staged), suppress(FileNotFoundError):
+                length = staged.stat().st_size
+                waiting.append(staged)
                 if file.attempt is not None:
-                    length = staged.stat().st_size
-                    left = LeftFile(staged, length, file.attempt, file.epoch)
-                    self._published.drop(file.home, [left])
-                staged.unlink()
+                    found = LeftFile(staged, length, file.attempt, file.epoch)
+                    left.setdefault(file.home, []).append(found)
+        for home, files in left.items():
+            with self._failures("record what is removed from", self._root / home):
+                self._published.drop(home, files)
+        for staged in waiting:
+            with self._failures("remove", staged):
+                staged.unlink(missing_ok=True)
 
     def recover(self, pending: Sequence[bytes]) -> None:
         """Publish `pending`, and remove all else that older attempts of the job have staged.

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from turnback.connectors.files import partitions as partitions_module
 from turnback.connectors.files import sink as sink_module
 from turnback.connectors.files.sink import FileSink
 from turnback.connectors.files.staging import StagedFile, decode_files, encode_files
 from turnback.errors import ConfigurationError, SinkError
+from turnback.storage.local import LocalStorage
 from turnback.values.columns import Batch
 from turnback.values.typeinfo import Types
 
@@ -87,6 +89,23 @@ def test_directories_are_named_as_hive_does(tmp_path, ctx, committer_ctx):
         f"day={null}/shop={null}/paid=false",
         f"day=2026-11-18/shop={null}/paid={null}",
     }
+
+
+def test_a_null_and_an_empty_string_share_a_file(tmp_path, ctx, committer_ctx):
+    sink = FileSink(tmp_path, partition_by="shop")
+    rows = [(None if n % 2 else "", n, DAY, 7, True) for n in range(6)]
+    sink.committer(committer_ctx()).commit([prepared(sink, ctx(), rows)])
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pa.parquet.read_table(file)["n"].to_pylist() == list(range(6))
+
+
+def test_the_rows_of_all_directories_are_sorted_at_once():
+    """For each directory, Arrow would copy all rows that the task holds."""
+    batch = pa.record_batch({"shop": [f"{n}" for n in range(500)], "text": ["x" * 9] * 500})
+    found = list(partitions_module.parts([batch] * 20, ["shop"], "sink"))
+    assert [part.rows.num_rows for part in found] == [20] * 500
+    texts = {chunk.buffers()[2].address for part in found for chunk in part.rows["text"].chunks}
+    assert len(texts) == 1
 
 
 def test_many_partitions_are_written_in_bounded_memory(tmp_path, ctx, committer_ctx, monkeypatch):
@@ -198,6 +217,34 @@ def test_aborts_leave_nothing(tmp_path, ctx, committer_ctx, monkeypatch):
     assert list(tmp_path.rglob("*.inprogress")) == list(tmp_path.rglob("*.parquet")) == []
 
 
+def test_an_abort_records_all_files_at_once(tmp_path, ctx, committer_ctx, monkeypatch):
+    sink = FileSink(tmp_path, partition_by=["shop"])
+    transaction = prepared(sink, ctx())
+    rename, done, puts = Path.rename, [], []
+
+    def failing(path, target):
+        if done:
+            raise OSError(5, "Input/output error")
+        done.append(path)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(SinkError, match="Input/output"):
+        sink.committer(committer_ctx()).commit([transaction])
+    monkeypatch.setattr(Path, "rename", rename)
+    committer = sink.committer(committer_ctx(attempt=4))
+    put = LocalStorage.put
+    monkeypatch.setattr(
+        LocalStorage, "put", lambda self, *args: (puts.append(args), put(self, *args))
+    )
+    committer.abort([transaction])
+    assert len(puts) == 1
+    assert list(tmp_path.rglob("*.inprogress")) == []
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    with pytest.raises(SinkError, match="are lost"):  # not taken for published
+        committer.commit([transaction])
+
+
 def test_readers_take_files_away_and_directories_with_them(tmp_path, ctx, committer_ctx):
     sink = FileSink(tmp_path, partition_by=["day", "hour"])
     committer = sink.committer(committer_ctx())
@@ -264,6 +311,7 @@ def test_columns_that_cannot_be_used(columns, message):
         (["dya"], VISITS, "cannot partition by 'dya': the stream has the columns shop, n, day"),
         (["n"], Types.LONG(), "the stream has no columns, but"),
         (["n"], Types.ROW_NAMED(["n"], [Types.LONG()]), "all columns"),
+        (["n"], Types.ROW_NAMED(["n", "N"], [Types.LONG()] * 2), "also has the column 'N'"),
         (["n", "x"], Types.ROW_NAMED(["n", "x"], [Types.LONG(), Types.DOUBLE()]), "of type"),
     ],
 )
