@@ -24,6 +24,7 @@ def place(tmp_path: Path, yarn: YarnCluster, hdfs: HdfsCluster, java: str) -> It
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_a_start_in_cluster_mode_counts_once(place: YarnPlace, yarn: YarnCluster) -> None:
     """YARN repeats the whole command, and a job that began afresh again would count again."""
     place.settings |= {

@@ -62,6 +62,8 @@ class YarnPlace:
             "TURNBACK_CONF_RUN_DIR": str(base / "runs"),
             "HADOOP_CONF_DIR": str(yarn.configuration(base / "hadoop", hdfs.url)),
             "HOME": str(base),
+            # spark-submit looks for Spark beside the first Python of PATH.
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "TMPDIR": str(base / "tmp"),
         }
         self.settings = {
