@@ -117,7 +117,7 @@ def test_an_epoch_asks_for_no_more_than_it_needs(job: JobHarness, requests: Requ
         ("staged output", "GET"): PARALLELISM,
         ("commit record", "PUT"): 1,
         # Clean-up: between two looks at the fence the checkpoint before, and what was published.
-        ("checkpoint log", "GET"): 2,
+        ("checkpoint log", "GET"): 3,
         ("checkpoint log", "DELETE"): 1,
         ("records of sinks", "DELETE"): 1,
         ("staged output", "DELETE"): PARALLELISM,

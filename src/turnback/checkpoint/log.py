@@ -267,21 +267,20 @@ class CheckpointLog:
             return
         self._own_late_write(own, number)
 
-    def remove(self, number: int, *, known: bool = False) -> None:
+    def remove(self, number: int) -> None:
         """Remove a checkpoint; a missing one is fine, a fence is refused.
 
-        A slot that is `known` to hold a checkpoint is not read again, which would cost a request
-        and all of a large manifest.
+        The slot is read although the driver knows what it wrote: if the job was deleted and made
+        anew while the driver was paused, the slot may hold the fence of the new job.
         """
-        if not known:
-            try:
-                slot = self.get(number)
-            except CheckpointNotFoundError:
-                return
-            if isinstance(slot, Fence):
-                raise CheckpointError(
-                    f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
-                )
+        try:
+            slot = self.get(number)
+        except CheckpointNotFoundError:
+            return
+        if isinstance(slot, Fence):
+            raise CheckpointError(
+                f"{slot_path(number)} in {self.uri} is a fence and must not be deleted"
+            )
         self.storage.delete(slot_path(number))
 
     # -- which sink work is done

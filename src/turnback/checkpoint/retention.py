@@ -95,8 +95,6 @@ class Retention:
         self._lock = threading.Lock()
         self._retained: dict[int, frozenset[str]] = {}
         self._retired: set[str] = set()
-        self._tried: set[int] = set()
-        """Checkpoints whose deletion failed: of them it is not known whether they are there."""
         self._certain = True
         self._ended: int | None = None
 
@@ -181,13 +179,10 @@ class Retention:
     def _drop(self, numbers: Collection[int]) -> None:
         for number in numbers:
             try:
-                # The second time a start that came late may have put its fence into the slot.
-                self._log.remove(number, known=number not in self._tried)
+                self._log.remove(number)
             except StorageError as error:
-                self._tried.add(number)
                 _LOG.warning("cannot delete chk-%d, retrying later: %s", number, error)
                 return
-            self._tried.discard(number)
             with self._lock:
                 self._retired |= self._retained.pop(number)
 
